@@ -6,7 +6,7 @@ explorer.autograd(loss)     the autograd graph of a tensor, with its saved tenso
 explorer.decompose("gelu", x)  decompositions of an operator, level by level
 explorer.chain_rule(loss)   the chain rule on the graph, step by step, with numbers
 explorer.check(f, x, w)     in tests: fails if the graph breaks or a call recompiles
-explorer.export(model, x)   with torch.export; explorer.save_and_load(model, x) tries each way to save it
+explorer.export(model, x)   torch.export of a call; explorer.save_and_load(model, x) tries each way to save a model
 tcompile explore f.py:f     in a terminal
 explorer.targets()          the GPUs that `target=` (--target) accepts
 """

@@ -1,4 +1,4 @@
-"""The `tcompile` command: explore a function of a file, decompose an operator, show a saved record, write its page."""
+"""The `tcompile` command: explore or x-ray code, decompose an operator, show a saved record or write its page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ examples:
 
 
 class UsageError(ValueError):
-    """Raised for an invalid request of the user; the message is one line."""
+    """Raised for wrong usage of the command; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,7 +56,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0, 1 if the user's code raised, 2 for wrong usage, 130 if interrupted."""
+    """Run the command and return its exit code.
+
+    It is 0 for success, 1 if the user's code raised, 2 for wrong usage or a file error, 130 if interrupted.
+    """
     words = sys.argv[1:] if argv is None else argv
     args = _parser().parse_args(join_values(words))
     try:
@@ -116,7 +119,10 @@ def _add_xray(commands: Any) -> None:
 
 
 def _add_call(command: Any, *page: str) -> None:
-    """Add the code to call, its inputs, the files to save (`page` are the flags for a page), and the options."""
+    """Add the arguments of a command that calls code: the code, its inputs, the files to save, and the options.
+
+    `page` are the flags that save a page.
+    """
     command.add_argument("code", metavar="FILE.py:NAME", help="a function, an nn.Module object, or a module class")
     _add_inputs(command)
     command.add_argument(
@@ -177,7 +183,7 @@ def _add_report(commands: Any) -> None:
 
 
 def _output(*suffixes: str) -> Any:
-    """An argparse type: a path with such a suffix in an existing folder, checked before any work is done."""
+    """An argparse type for output paths, which must have one of these suffixes and be in an existing folder."""
 
     def path_to_write(value: str) -> Path:
         path = Path(value)
@@ -196,7 +202,7 @@ def _explore(args: argparse.Namespace) -> None:
 
 
 def _explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
-    """Explore the call of the arguments; None if the user's code raises, after its traceback was printed."""
+    """Explore the call that `args` describe. If the user's code raises, print its traceback and return None."""
     import torch
 
     from explorer.entry import call_inputs, user_code
@@ -240,13 +246,13 @@ def _xray(args: argparse.Namespace) -> None:
 
 
 def _show_progress(words: str) -> None:
-    """Replace the line of progress in a terminal; "" removes it."""
+    """Replace the progress line in a terminal; "" removes the line."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{words}", end="…" if words else "", file=sys.stderr, flush=True)
 
 
 def _write(patch: Patch, args: argparse.Namespace) -> None:
-    """Change the user's files by a patch, after asking."""
+    """Apply a patch to the user's files, after asking unless `--yes` is given."""
     names = ", ".join(file.name for file in patch.files)
     if not args.yes and input(f"Change {names}? [y/N] ").strip().lower() not in ("y", "yes"):
         print("Nothing was written.")
@@ -303,7 +309,10 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _with_stage(record: Record, name: str) -> Record:
-    """The record with the named stage; compiles kernels or makes findings if necessary."""
+    """Add the named stage to the record, if it is missing and can be made, and return the record.
+
+    This compiles kernels or computes findings.
+    """
     stage = name.partition("[")[0]
     made = KernelCompiler(record)
     if made.has_yet_to_make(stage):

@@ -5,7 +5,7 @@ In a notebook, load the magics once and write `%%tcompile` above a cell:
     %load_ext tcompile
 
 In Python, `explore` calls a function or model under torch.compile and returns a `Run`. It prints as a summary;
-`run["forward"]` is a stage, `run.breaks` a table, `run.save("run.html")` a page that needs no network:
+`run["forward"]` is a stage, `run.breaks` is a table, and `run.save("run.html")` saves a page that needs no network:
 
     run = tcompile.explore(model, x)
     print(run)
@@ -17,7 +17,7 @@ In a test, `check` fails if the graph breaks or a call recompiles:
 `torch.compile(model, backend="tcompile")` compiles with our own backend, in any script and without this import; `open`
 shows what each of its passes does. In a terminal: `tcompile explore model.py:model --input "randn(8, 64)"`.
 
-Importing this module imports neither torch nor Jupyter: both come with the first function that needs them.
+Importing this module imports neither torch nor Jupyter: they are imported by the first function that needs them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _new_name(name: str) -> str:
-    """The message with the replacement of an old name; "" for other names and for names with an underscore."""
+    """Error message that names the replacement of a removed name; "" for other names."""
     if name.startswith("_"):
         return ""
     from explorer.run.old_names import new_name

@@ -1,4 +1,4 @@
-"""Run the `tcompile` command by `python -m tcompile`."""
+"""Entry point of `python -m tcompile`, which runs the `tcompile` command."""
 
 from explorer.cli import main
 

@@ -95,7 +95,7 @@ def _key(node: ast.expr | None, text: str) -> Any:
 
 
 def _named_constant(node: ast.expr, text: str) -> Any:
-    """The dtype, layout or memory format of this name: `torch.float16`, or `float16`. Raises InputError."""
+    """The dtype, layout or memory format with this name: `torch.float16`, or `float16`. Raises InputError."""
     name = ast.unparse(node)
     value = getattr(torch, name.removeprefix("torch."), None)
     if isinstance(value, _NAMED_KINDS):

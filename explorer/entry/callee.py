@@ -21,7 +21,7 @@ OWN_FOLDERS = (Path(__file__).parents[1], Path(compiler.__file__).parent)
 
 
 def refusal(callee: object) -> str:
-    """The reason why `callee` is not compiled unless it is requested by name; "" if it is compiled.
+    """The reason not to compile `callee` by default, without `--fn`; "" if there is none.
 
     Functions of libraries are refused, unless they run a module; so is everything that `named_refusal` refuses.
     """
@@ -34,7 +34,7 @@ def refusal(callee: object) -> str:
 
 
 def named_refusal(callee: object) -> str:
-    """The reason why `callee` can't be compiled even if it is requested by name; "" if it can."""
+    """The reason why `callee` can't be compiled, even if `--fn` names it; "" if it can be compiled."""
     if is_torchscript(callee):
         return TORCHSCRIPT
     if isinstance(callee, torch.nn.Module):

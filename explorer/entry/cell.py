@@ -88,7 +88,7 @@ class Cell:
         return value
 
     async def run_async(self, choice: Choice) -> Any:
-        """Like `run`, for a cell with a top-level await."""
+        """Run a cell that has a top-level await; return the value of its last expression, or None."""
         __tracebackhide__ = "__ipython_bottom__"
         value = None
         try:
@@ -121,10 +121,10 @@ class Cell:
 
 
 def plan_statements(body: list[ast.stmt], interactivity: str) -> Iterator[tuple[ast.stmt, Mode]]:
-    """Pairs of a statement and its compilation mode, under IPython's setting `ast_node_interactivity`.
+    """Pairs of a statement and its compilation mode; `interactivity` is IPython's `ast_node_interactivity`.
 
-    `single` displays the value of each expression statement. `eval` is for a last expression, whose value the magic
-    returns.
+    `single` displays the value of an expression statement. `eval` is the mode of a last expression, whose value the
+    magic returns.
     """
     if not body:
         return
@@ -181,7 +181,7 @@ def _text_above(raw: str, text: str) -> str | None:
 
 
 def _normalize_callee(name: str) -> str:
-    """Normalise a callee with `ast.unparse`; "" stays "". Raises UsageError for text that is not an expression."""
+    """Spell a callee as `ast.unparse` does; "" stays "". Raises UsageError for text that is not an expression."""
     name = name.strip("\"'")
     try:
         return ast.unparse(ast.parse(name, mode="eval")) if name else ""

@@ -128,9 +128,9 @@ class ChainRule(AutogradRun):
         finite differences. `rounding`: this run's gradient against the float64 gradient. Both are divided by the
         largest gradient, or by 1 if that is larger. `note` gives the reason for a missing value.
 
-        The function is called again for each element of a leaf, or along a few random directions of a large leaf. These
-        calls change only state that the function itself changes. Finite differences also vary detached values, which
-        shows as a difference. Without a function, only `equal` is checked.
+        The function is called again for each element of a leaf, or along a few random directions of a large leaf. If
+        the function has side effects, they happen again. Finite differences include the effect of detached values,
+        which gradients leave out. Without a function, or with an initial `gradient`, only `equal` is checked.
         """
         from explorer.reading.data_frames import frame_of
 
@@ -267,7 +267,7 @@ def _checks(
 def _finite_differences(
     function: Callable[[], Any], leaves: Mapping[str, Any], found: Mapping[str, Any], random: Tensor | None
 ) -> Sequence[Difference]:
-    """Finite differences, or notes with the reason why the function can't run in float64."""
+    """Finite differences for each leaf, or notes with the reason why the function can't run in float64."""
     from compiler.autograd.differences import Difference, differences
 
     try:

@@ -12,9 +12,9 @@ from explorer.run.run import Run
 
 
 class CheckError(AssertionError):
-    """Raised if a function has more graph breaks or recompilations than `check` allows.
+    """Raised by `check` for too many graph breaks or recompilations, or if nothing is compiled.
 
-    The message has a card for each. `run` is the exploration that found them.
+    The message has a card for each break and recompilation. `run` is the exploration that found them.
     """
 
     def __init__(self, message: str, run: Run) -> None:

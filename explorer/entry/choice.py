@@ -28,7 +28,7 @@ from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank
 from explorer.entry.training_code import is_given_model, training_code
 
 MARK = "\0the choice of a tcompile cell\0"
-"""Placeholder constant for the `Choice` in the syntax tree; replaced in the code object, so it needs no variable."""
+"""Placeholder for the `Choice` in the syntax tree. It is replaced in the code object, so no variable is needed."""
 
 Compile = Callable[[Any], Callable[..., Any]]
 
@@ -87,7 +87,10 @@ class Choice:
         return callee if found in (Rank.NOTHING, Rank.SCRIPT) or is_known else self._note_call(callee, site, found)
 
     def choose_later(self, callee: Any, site: int) -> Any:
-        """Like `choose_now`, for a call with calls in its arguments: these run first, before the choice is made."""
+        """The callable to call in place of `callee`, for a call with calls in its arguments.
+
+        It makes the choice when it is called, after the calls in the arguments.
+        """
         if not self._open or not self._rank_at(callee, site):
             return callee
 
@@ -192,7 +195,7 @@ class Choice:
         return self._compiled
 
     def _meet(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Consider a module before it is called by the cell or by one of its functions."""
+        """Compile a module that the cell or one of its functions is about to call, if it is the best choice."""
         if not self._open:
             return
         if self.sites and self._ranks.get(self._position, (None, Rank.NOTHING))[1] is Rank.SCRIPT:
@@ -234,7 +237,7 @@ def _parts(callee: Any) -> list[Any]:
 
 
 def _name_of(module: Module, namespace: Mapping[str, Any], frame: FrameType | None) -> str:
-    """A module's name in the user's namespace or the calling frame: `self.model`, `model.first`; else its type's."""
+    """Name of a module in the user's namespace or the calling frame, such as `self.model`; else its type's name."""
     local = dict(frame.f_locals) if frame is not None else {}
     own = inspect.getattr_static(local.get("self"), "__dict__", {})
     own = own if isinstance(own, dict) else vars(local["self"])
@@ -372,7 +375,7 @@ def _marked_call(node: ast.Call, method: str, site: int) -> ast.Call:
 
 
 def _place_call(marked_call: ast.Call, node: ast.Call, callee: ast.expr) -> ast.Call:
-    """Set a call's location as CPython does: a method call that spans lines is at the method's name."""
+    """Give a marked call the location that CPython gives `node`: the method's name, if a method call spans lines."""
     ast.copy_location(marked_call, node)
     if isinstance(callee, ast.Attribute) and callee.lineno != callee.end_lineno:
         marked_call.lineno = callee.end_lineno or node.lineno

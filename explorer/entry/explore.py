@@ -48,7 +48,7 @@ def explore_call(
     calls: Sequence[Sequence[Any]] = (),
     site: tuple[SourceFrame, ...] | None = None,
 ) -> Run:
-    """Like `explore`; `site` is the call's source line for the record, by default the user's line that calls."""
+    """Explore a call. `site` is the source line of the call; by default, the user's line that makes the call."""
     checked = _check_options(fn, options)
     if not callable(fn):
         raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
@@ -94,7 +94,7 @@ def _takes(fn: Callable[..., Any], name: str) -> bool:
 
 
 def _tuples(args: Sequence[Any], calls: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Return `calls`. Raises TypeError if one is not a tuple or list of arguments, or if there are also `args`."""
+    """Check and return `calls`. Raises TypeError if a call is not a tuple or list, or if there are also `args`."""
     if calls and args:
         raise TypeError("explore takes arguments for one call, or calls=[(a,), (b,)] for several; it got both")
     wrong = next((call for call in calls if not isinstance(call, tuple | list)), None)

@@ -25,7 +25,7 @@ def export(
 
     `strict=True` or `strict=False` exports only in that mode. `run["exported"]` is the program with its signature and
     the ranges of symbolic sizes. `run.value` is the `ExportedProgram`, non-strict if both succeeded; None if export
-    failed: then `run.cards` has the line, the reason, and a fix. Other arguments are those of `torch.export.export`.
+    failed: then `run.cards` has the line, the reason, and a fix. `dynamic_shapes` is that of `torch.export.export`.
     """
     from compiler.capture.sources import SourceBook
     from compiler.engine import title_of
@@ -54,7 +54,7 @@ def save_and_load(model: nn.Module, *args: Any, backend: str = "aot_eager", **kw
     >>> tcompile.save_and_load(model, x)[["way", "outcome", "words"]]
 
     A copy of the model in eval mode is used. `outcome` compares outputs with the model's own ("equal" is bitwise).
-    `words` explains the way: why names begin with `_orig_mod.`, the contents of the file, and its requirements.
+    `words` explains each way: why names begin with `_orig_mod.`, the contents of the file, and its requirements.
     Raises TypeError if `model` is not an `nn.Module`, ValueError if it can't be copied.
     """
     from compiler.export.saving import ways_to_save

@@ -25,7 +25,7 @@ def register(shell: Any) -> None:
 
 
 def unregister(shell: Any) -> None:
-    """Undo `register`."""
+    """Remove the formatters that `register` added."""
     for home, name, _ in _SHOWN:
         shell.display_formatter.formatters["text/html"].pop(f"{home}.{name}", None)
 

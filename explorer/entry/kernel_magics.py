@@ -1,7 +1,7 @@
 """The kernel lab: `%tkernel RUN KERNEL` puts a kernel in a cell, `%%tkernel` compiles and checks the edited kernel.
 
-The cell's first line is the magic. In the compiled source an empty line replaces it (Inductor's sources begin with one
-too), so that line numbers in errors are those of the cell.
+The cell's first line is the magic. In the compiled source an empty line replaces it (Inductor's sources also begin with
+an empty line), so that line numbers in errors are those of the cell.
 """
 # mypy: disallow-untyped-decorators=False
 
@@ -66,9 +66,9 @@ class KernelMagics(Magics):
         %%tkernel RUN KERNEL [--target GPU] [--config N] [--XBLOCK N] [--num-warps N] [--no-check] [-o NAME]
 
         Results are checked on the exploration's real inputs (random ones if the run was loaded), on the GPU if there is
-        one, else in Triton's interpreter. Both kernels are timed on a GPU, or if they are C++. `--config` selects one
-        of the autotuning candidates; block sizes and `--num-warps` define your own configuration. The result is kept
-        under NAME (`_tk`).
+        one, else in Triton's interpreter. Both kernels are timed if there is a GPU, or if they are in C++. `--config`
+        selects one of the autotuning candidates; block sizes and `--num-warps` define your own configuration. The
+        result is kept under NAME (`_tk`).
         """
         words = [word.strip("\"'") for word in arg_split(line)]
         if cell is None:

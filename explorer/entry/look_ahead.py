@@ -18,7 +18,7 @@ from explorer.entry.training_code import training_code
 
 
 class Rank(IntEnum):
-    """Ranks of calls, by ascending likelihood that the user wants to explore them.
+    """Ranks of calls: the higher the rank, the more likely the user wants to explore the call.
 
     A script is a function that trains, builds or evaluates a model; the model that it runs is explored instead.
     """
@@ -133,7 +133,7 @@ class LookAhead:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """The value of `model`, `torch.compile` or `model.encoder`; None if unknown. Only modules' attributes are read."""
+    """Value of a name or attribute, such as `model.encoder`; None if unknown. Reads attributes of modules only."""
     if isinstance(node, ast.Name):
         return namespace.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -143,7 +143,7 @@ def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
 
 
 def torch_compile_line(body: Sequence[ast.stmt], namespace: Mapping[str, Any]) -> int:
-    """A line of the code, function bodies included, that names torch.compile; 0 if there is none."""
+    """Number of a line that names torch.compile, in the statements or in function bodies; 0 if there is none."""
     names = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute))
     return next((node.lineno for node in names if _is_torch_compile(value_of(node, namespace))), 0)
 

@@ -200,7 +200,7 @@ def _spell_as_flag(word: str) -> list[str]:
 
 
 def _after_options(line: str, words: Sequence[str], statement: Sequence[str]) -> str:
-    """The line's text after the options, cut from the line because joined words lose spaces in strings."""
+    """The line's text after the options. Cut from the line, because joining words would lose spaces in strings."""
     position = 0
     for word in words[: len(words) - len(statement)]:
         position = line.index(word, position) + len(word)

@@ -10,7 +10,7 @@ _YES, _NO = ("", "true", "1", "yes"), ("false", "0", "no", "none")
 
 
 def strip_quotes(text: str) -> str:
-    """Strip the quotes around a text, because IPython does not."""
+    """Strip the quotes around a text, because IPython keeps them."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
@@ -79,7 +79,7 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
 def join_values(words: Sequence[str]) -> list[str]:
     """Join each flag with its optional value: `--time all` becomes `--time=all`, `--check` alone `--check=yes`.
 
-    If the word after the flag is not a valid value, it stays a separate argument.
+    If the word after the flag is not a valid value, it stays a separate argument. `--check=no` is left out.
     """
     found: list[str] = []
     for word in words:

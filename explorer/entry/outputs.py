@@ -39,7 +39,7 @@ class Output:
         """Called when a stage starts, makes progress or ends; `known` returns the record so far."""
 
     def show(self, run: Run) -> None:
-        """Called with the finished exploration, if something that takes time follows."""
+        """Called with the finished exploration, if an x-ray follows."""
 
     def hear_progress(self, words: str) -> None:
         """Called with the progress of an x-ray."""
@@ -78,7 +78,7 @@ class NotebookOutput(Output):
         return self._with_widget and not self._at_end
 
     def _is_due(self, event: Event) -> bool:
-        """Whether an update is due; always after a graph's last stage, as the user's code may then run for long."""
+        """Whether an update is due: always after a graph's last stage, because a long run of user code may follow."""
         is_last = event.kind == "artifact" and event.stage in LAST_STAGES
         return is_last or time.monotonic() - self._updated > UPDATE_SECONDS
 

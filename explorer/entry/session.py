@@ -21,7 +21,7 @@ from explorer.run.run import Run
 class Session:
     """Context manager for one run of a cell (`run_cell`); `keep` receives the `Run`, also if the cell fails.
 
-    `with_xray` finds all sites of graph breaks at the end, and tries fixes.
+    With `with_xray`, it finds all sites of graph breaks at the end, and tries fixes.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Session:
         return self._value
 
     async def run_cell_async(self) -> Any:
-        """Like `run_cell`, for a cell with a top-level await."""
+        """Run a cell that has a top-level await; return the value of its last expression, or None."""
         self._value = await self._cell.run_async(self._choice)
         return self._value
 

@@ -18,7 +18,7 @@ _MACHINERY = tuple(
 )
 
 _CALLS_THE_USER = "/_dynamo/eval_frame.py"
-"""The file that calls the user's function: errors from here mean that its arguments don't match."""
+"""The file that calls the user's function; it raises errors itself only if the arguments don't match."""
 
 
 def show_below(error: BaseException, bottom: CodeType, shell: Any) -> None:
@@ -45,7 +45,7 @@ def _renderer(error: BaseException, bottom: CodeType, shell: Any) -> Callable[[]
 def _without_magic(traceback: TracebackType | None, bottom: CodeType, run_code: CodeType) -> TracebackType | None:
     """The traceback without the entries between IPython's frame that runs code and the frame of `bottom`.
 
-    An error that is raised again has the frames of both raises, so the cell's frames may not come first.
+    `bottom` can occur more than once: an error that is raised again has the frames of both raises.
     """
     kept: list[TracebackType] = []
     for entry in _entries(traceback):

@@ -75,7 +75,7 @@ def training_code(callee: object) -> TrainingCode:
 def is_given_model(code: TrainingCode, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
     """Whether the arguments show that a function runs a model.
 
-    They do if one is a data loader, an optimizer, a function that names a model, or (if the function trains) a model.
+    They do if they include a data loader, an optimizer, a function that names a model, or (if `code` trains) a model.
     """
     given = [*args, *kwargs.values()]
     return _any_trainer(given) or (code.trains and _any_model(given)) or any(map(_names_model, given))

@@ -18,11 +18,11 @@ from compiler.torch_api.fx import SourceFrame
 
 
 class LoadError(ValueError):
-    """Raised for a file or name that can't be explored; the message lists the names that can."""
+    """Raised for a file, name or inputs that can't be explored; the message gives the reason."""
 
 
 class UserError(Exception):
-    """Raised if the user's own code raises `cause`; `trace` is its traceback from the user's file on."""
+    """Raised if the user's own code raises `cause`; `trace` is its traceback from the user's file on, or None."""
 
     def __init__(self, cause: Exception, trace: TracebackType | None) -> None:
         super().__init__(str(cause))
@@ -45,7 +45,7 @@ def load(target: str) -> tuple[Callable[..., Any], Path]:
 
 
 def line_of_name(function: Callable[..., Any], target: str, path: Path) -> tuple[SourceFrame, ...]:
-    """The line of `path` that binds the name in `path.py:name`, as a frame; empty if the callee has code in the file.
+    """The line of `path` that binds the name in `path.py:name`, as a frame; () if the callee has code in the file.
 
     Needed for an `nn.Sequential` or an imported function, which have no code in the file.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def write_files(files: Sequence[EditedFile]) -> list[Path]:
-    """Write edited files, all or none; return the backups, which are beside them. Mode bits and encoding stay.
+    """Write edited files, all or none; return the backups beside them. Mode bits and encoding are kept.
 
     Raises ValueError, before anything is written, if a file has changed since it was read or may not be written, and
     OSError if writing fails.
@@ -38,7 +38,7 @@ def write_files(files: Sequence[EditedFile]) -> list[Path]:
 
 
 def _must_be_the_same(file: EditedFile) -> bool:
-    """True if a file is as it was when it was read. Raises ValueError if not, or if it may not be written."""
+    """Return True for a file that is unchanged and writable. Raises ValueError for any other file."""
     if file.is_cell:
         raise ValueError(f"{file.name} is no file: nothing was written")
     if file.data is None or Path(file.path).read_bytes() != file.data:

@@ -1,4 +1,4 @@
-"""Find a kernel by name, and write the cell to edit it in. Does not need a notebook."""
+"""Find a kernel by name, and make the text of a cell in which to edit it. Does not need a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compiler.record.plain_text import did_you_mean
 
 
 class NoSuchKernelError(LookupError):
-    """Raised if no kernel or several kernels have this name; the message lists them."""
+    """Raised if a name fits no editable kernel, or several; the message suggests other names."""
 
 
 def find(record: Record, name: str) -> Kernel:
@@ -50,7 +50,7 @@ def editable(record: Record) -> tuple[Kernel, ...]:
 
 
 def cell_text(record: Record, kernel_name: str, run_name: str) -> str:
-    """A cell with a kernel's source below the magic that tries it. Raises NoSuchKernelError.
+    """Text of a cell with a kernel's source below a `%%tkernel` line. Raises NoSuchKernelError.
 
     `run_name` is the variable that holds the run.
     """

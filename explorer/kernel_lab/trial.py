@@ -52,7 +52,7 @@ _WITH_UNIT = {
 class Version:
     """The original or the edited kernel; `version["ptx"]` is the text of a stage.
 
-    `binary` has its facts, None if it was not compiled. `artifacts` are its stages.
+    `binary` has the facts of the compiled kernel, None if it was not compiled. `artifacts` are its compiled stages.
     """
 
     source: str
@@ -115,7 +115,7 @@ class KernelTrial:
 
     @property
     def is_right(self) -> bool:
-        """Whether no errors were found, also if nothing was checked."""
+        """Whether no errors were found; True also if nothing was checked."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ def _value_text(value: Any, unit: str) -> str:
 
 
 def _time_text(seconds: float | None) -> str:
-    """A time with three digits in a suitable unit: `9.78 ns`, `12.3 µs`."""
+    """A time with three significant digits in a suitable unit: `9.78 ns`, `12.3 µs`; "-" for None."""
     if seconds is None:
         return "-"
     unit, size = next(
@@ -226,9 +226,10 @@ def _facts_of(binary: Binary) -> dict[str, Any]:
 def try_edit(
     run: Run, kernel: Kernel, edited: str, target: str, config: int, chosen: Mapping[str, int], *, check: bool
 ) -> KernelTrial:
-    """Compile an edited source, whose first line stands in for the cell's magic, and check it against the original.
+    """Compile an edited kernel, and compare its results with the original's.
 
-    `chosen` are parameters of the user's own launch configuration. Errors in the edit are in the result.
+    The first line of `edited` takes the place of the cell's magic. `chosen` has parameters of the user's own launch
+    configuration. Errors in the edit become findings of the result.
     Raises UntrustedError for a loaded run that the user has not trusted.
     """
     original, gpu = source_of(run.record, kernel), target or run.record.target or DEFAULT_TARGET
@@ -264,7 +265,10 @@ def try_edit(
 
 
 def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
-    """Like `try_edit`, for a C++ kernel; only its function is edited."""
+    """Compare an edited C++ kernel with the original. Only the kernel's own function is edited.
+
+    `is_configured`: the user chose a target or a configuration, which is an error for C++.
+    """
     from compiler.backend.cpp.emit import shared_text
     from compiler.backend.runtime.build_cpp import has_vector_math
     from compiler.kernel_lab.numbers import Tried
@@ -296,7 +300,7 @@ def _check_numbers(
 
 
 def _distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The first finding for each line."""
+    """The first finding for each line, or for each message without a line."""
     return tuple({finding.line or finding.what: finding for finding in reversed(findings)}.values())[::-1]
 
 
@@ -347,7 +351,7 @@ def _difference(check: Check, source: str) -> Finding:
 
 
 def _find_line(reason: str, kernel: str) -> tuple[str, int]:
-    """The compiler's message without the kernel's name, and its line, 0 if unknown."""
+    """The compiler's message without the kernel's name, and the line that it refers to, 0 if unknown."""
     text = reason.removeprefix(f"{kernel}: ")
     match = re.search(r"\.py:(\d+):|\bat (\d+):\d+:|line (\d+)", text)
     return text, int(next(filter(None, match.groups()))) if match else 0

@@ -14,7 +14,7 @@ LINES_SHOWN = 60
 
 
 class AutogradRun(Run):
-    """An autograd graph: prints as the backward's program, displays as a graph, saves as a page.
+    """An autograd graph. Prints as the program of the backward pass, displays as a graph, and saves as a page.
 
     `nodes`, `saved` and `leaves` are DataFrames; `value` is the result of the call.
     """
@@ -60,7 +60,7 @@ class AutogradRun(Run):
         return "\n".join([artifact.text for artifact in graphs] + told)
 
     def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
-        """Like any run's, with the text truncated, because a saved notebook stores it beside the HTML."""
+        """Text and static HTML. The text is truncated, because a saved notebook stores both."""
         return super()._repr_mimebundle_(**options) | {"text/plain": first_lines(str(self))}
 
     def __repr__(self) -> str:

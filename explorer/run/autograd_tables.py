@@ -67,7 +67,10 @@ def nodes(record: Record) -> pd.DataFrame:
 
 
 def saved(record: Record) -> pd.DataFrame:
-    """One row per tensor saved for backward. A common `storage` means shared memory; `free` marks a leaf's memory."""
+    """One row per tensor saved for backward.
+
+    Tensors with the same `storage` share memory. `free` marks memory of a leaf, which exists anyway.
+    """
     known = {entity.id: (artifact, entity) for artifact, entity in _entities(record)}
     return frame_of(
         [_saved_row(fact, *known[fact.node]) for fact in record.autograd_saved if fact.node in known], SAVED

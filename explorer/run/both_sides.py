@@ -17,7 +17,7 @@ from explorer.render.finding import as_artifact
 from explorer.run.compiling import KernelCompiler
 
 SIDE, PAIR = "side", "pair"
-"""Keys of `Artifact.attrs`: the artifact's side, and its counterpart on the other side."""
+"""Keys of `Artifact.attrs`: the artifact's side, and the id of its counterpart on the other side."""
 
 
 def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record:
@@ -145,7 +145,7 @@ class BothSides(KernelCompiler):
         return {stage: sum(side.get(stage, 0) for side in sides) for stage in {**sides[0], **sides[1]}}
 
     def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
-        """Compile the remaining kernels of both sides, one side after the other. Raises ValueError for a selection."""
+        """Compile the remaining kernels of both sides in turn. Raises ValueError if arguments are given."""
         if kernels is not None or config:
             raise ValueError("both sides are compiled whole, in their first configuration: compile a run for more")
         if self.left:

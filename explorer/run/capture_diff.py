@@ -54,10 +54,10 @@ def changed_recompiles(before: Record, after: Record) -> pd.DataFrame:
 
 
 def merged_graphs(before: Record, after: Record) -> dict[str, tuple[str, ...]]:
-    """Graph of the second side (`0/0`) -> the graphs of the first side whose source lines it contains, if several.
+    """Merged graphs: for a graph of the second side (`0/0`), the several graphs of the first side that it contains.
 
-    A graph with no unchanged line counts as merged if the second side has only one graph. Only the first compilation of
-    each code object counts.
+    Graphs are matched by source lines. A graph with no unchanged line counts as merged if the second side has only one
+    graph. Only the first compilation of each code object counts.
     """
     old, new = (_lines_of_graphs(record) for record in (before, after))
     best = {graph: max(new, key=lambda name: (lines & new[name]).total(), default="") for graph, lines in old.items()}
@@ -116,7 +116,7 @@ def _fact_lines(
 def _changes(
     before: Iterable[Fact], after: Iterable[Fact], key: Callable[[Fact], Hashable]
 ) -> Iterator[tuple[str, Fact]]:
-    """The multiset difference of both sides' facts, each with "gone" or "new"."""
+    """The facts on only one side, each with "gone" or "new". Repeated facts are compared by their counts."""
     sides = [list(before), list(after)]
     counts = [Counter(map(key, side)) for side in sides]
     for change, facts, extra in zip((GONE, NEW), sides, (counts[0] - counts[1], counts[1] - counts[0]), strict=True):

@@ -40,7 +40,7 @@ _NO_CONFIG = "there is no configuration"
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Adds a stage lazily: `left` counts the graphs without it, `make` adds it to the record."""
+    """Two functions to add a stage lazily: `left` counts what is still missing, `make` adds the stage to the record."""
 
     left: Callable[[Record], int]
     make: Callable[[Record], Record]
@@ -94,7 +94,7 @@ class KernelCompiler:
         self._listeners.append(listener)
 
     def tell_making(self, stage: str, words: str) -> None:
-        """Tell the listeners how far the making of a lazy stage is."""
+        """Tell the listeners the progress of making a lazy stage, described by `words`."""
         self._tell({"done": 0, "total": 1, "stage": stage, "words": words})
 
     def forget(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
@@ -117,7 +117,7 @@ class KernelCompiler:
         return dict.fromkeys(machine_stages(self._record), count) if count else {}
 
     def makes(self) -> dict[str, int]:
-        """Number of graphs for which `makers` can still add a stage, by stage."""
+        """Number of graphs for which `makers` can still add a stage (1 for the x-ray), by stage."""
         left = {stage: maker.left(self._record) for stage, maker in self.makers.items()}
         return {stage: count for stage, count in left.items() if count}
 
@@ -158,7 +158,7 @@ class KernelCompiler:
         return self._record
 
     def _check_config(self, config: int, before: Record, wanted: list[str]) -> None:
-        """Undo the request and raise ValueError if no kernel has this configuration."""
+        """Restore the record `before`, and raise ValueError, if no kernel has this configuration."""
         new = [problem.reason for problem in self._record.problems if problem not in before.problems]
         if config and new and self._record.binaries == before.binaries and all(_NO_CONFIG in reason for reason in new):
             self._record = before
@@ -167,7 +167,7 @@ class KernelCompiler:
             raise ValueError(new[0])
 
     def _kernels_without(self, config: int) -> list[str]:
-        """The kernels not yet compiled in this configuration."""
+        """Ids of the kernels not yet compiled in this configuration."""
         if config == 0:
             return [kernel.id for kernel in self.left]
         done = {

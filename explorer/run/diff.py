@@ -99,7 +99,10 @@ def compared_lines(artifact: Artifact) -> list[str]:
 
 
 def recompile_diff(record: Record, frame: str = "") -> ArtifactDiff:
-    """Diff of the captured graphs of a recompilation (or the first) and its closest cache entry. Raises KeyError."""
+    """Diff of a recompilation's captured graph against that of its closest cache entry. Raises KeyError.
+
+    `frame` is the recompilation, by default the first.
+    """
     known = {found.frame: found for found in record.recompiles}
     found = known.get(frame) if frame else next(iter(known.values()), None)
     if found is None:
@@ -158,7 +161,7 @@ class RunDiff:
             yield ArtifactDiff(key, both[key].stage, self.names, *found, self._uncompiled_side(both[key].stage, found))
 
     def _uncompiled_side(self, stage: str, found: tuple[Artifact | None, Artifact | None]) -> str:
-        """The side that lacks an artifact only because it has not been compiled yet; "" for none."""
+        """Name of the side that lacks an artifact only because it has not been compiled yet; "" if there is none."""
         sides = zip(self.names, self._sides, found, strict=True)
         return next((name for name, side, own in sides if own is None and side.has_yet_to_make(stage)), "")
 
@@ -213,7 +216,7 @@ class RunDiff:
 
     @property
     def merged(self) -> dict[str, tuple[str, ...]]:
-        """The merged graphs of the first side, for each graph of the second side that they became."""
+        """Merged graphs: for each graph of the second side, the several graphs of the first side that it contains."""
         return capture_diff.merged_graphs(self.before, self.after)
 
     @property
@@ -302,7 +305,10 @@ class RunDiff:
 
 
 def side_names(before: Record, after: Record) -> tuple[str, str]:
-    """Distinct names of the sides: the titles; if they are equal, with the options that differ or a position."""
+    """Distinct names of the sides, made from their titles.
+
+    Equal titles are followed by the options that differ, or by "(first)" and "(second)".
+    """
     titles = (before.title or "first", after.title or "second")
     if titles[0] != titles[1]:
         return titles

@@ -16,7 +16,8 @@ SUFFIXES = (".html", ".json")
 def read(path: str | Path) -> Record:
     """Read a record from a `.json` file or from a page saved as `.html`; nothing in it is executed.
 
-    Raises RecordError with the file and the invalid field, and OSError if the file can't be read.
+    Raises RecordError with the file and the invalid field, ValueError for another suffix, and OSError if the file can't
+    be read.
     """
     path = Path(path)
     suffix = known_suffix(path)

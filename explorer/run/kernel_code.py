@@ -14,7 +14,10 @@ from explorer.reading.shapes import seconds_text
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KernelCode:
-    """One kernel. `source` is its code (for Triton, a string in the generated code); `str` puts facts above it."""
+    """The source and facts of one kernel. Prints as both.
+
+    `source` is the kernel's code: for Triton, a string in the generated code. `binary` is None before compilation.
+    """
 
     kernel: Kernel
     binary: Binary | None
@@ -43,7 +46,7 @@ def kernel_code(record: Record, name: str) -> KernelCode:
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's code: for Triton a string in the generated code, for other languages lines of the code."""
+    """The kernel's code: for Triton a string in the generated code, for other languages lines of the generated code."""
     artifact = record[kernel.artifact]
     if kernel.language == "triton":
         _, source = kernel_source(artifact, kernel)

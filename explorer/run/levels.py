@@ -73,7 +73,7 @@ class RunLevels:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per graph and level (and dtype): calls, distinct operators, and errors against eager.
+        """One row per graph, level and dtype: calls, distinct operators, and errors against eager.
 
         `half` is "forward", "backward" or "inference", "" for the captured graph, which has both. `max_relative` and
         `tolerance` are relative to the largest magnitude of each tensor. Errors are those of forward and backward
@@ -111,7 +111,7 @@ class RunLevels:
         return LevelArtifacts(found)
 
     def decompose_call(self, name: str) -> OpLevels:
-        """Decompose the call of a graph's entity at each level, on this run's values.
+        """Decompose one call of a graph, named by its entity, at each level, on this run's values.
 
         Raises KeyError for an unknown entity, LevelError if it calls nothing or its graph was not kept, OperatorError
         if the call can't be repeated here.
@@ -205,7 +205,7 @@ def entity_named(record: Record, name: str) -> tuple[Artifact, Entity]:
 
 
 def _near_names(artifact: Artifact, label: str, prefix: str) -> list[str]:
-    """Ids of the calls of a function named `label`; if there are none, ids with similar labels."""
+    """Suggestions for an unknown `label`: calls of the function with this name, or else calls with similar labels."""
     calls = [entity for entity in artifact.entities if entity.kind == "call"]
     named = [entity.label for entity in calls if label in str(entity.attrs.get("target", "")).split(".")]
     close = named or get_close_matches(label, [entity.label for entity in calls], n=2)

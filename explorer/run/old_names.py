@@ -1,4 +1,4 @@
-"""Replacements for removed names, named in the AttributeError that an old name raises."""
+"""Replacements for removed names, for the AttributeError that a removed name raises."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ _OF_RUN = {
 
 
 def new_name(owner: str, name: str) -> str:
-    """The message for an old name of a run or of the package; "" for other names."""
+    """Error message for a removed name of a run or of the package; "" for other names."""
     known = _OF_RUN if owner == "run" else _OF_PACKAGE
     return f"{owner}.{name} is no more: {known[name]}" if name in known else ""

@@ -55,7 +55,7 @@ class Partitions:
         return table_of("partitions", [row for graph in self.frames for row in self._rows(graph, budgets)])
 
     def decisions(self, graph: str | None = None, budget: float | None = 1.0) -> pd.DataFrame:
-        """One row per value saved or recomputed under a budget, with the reason."""
+        """One row per value saved or recomputed under a budget, with the reason. `budget` is that of `divide`."""
         from explorer.reading.data_frames import table_of
 
         self._need_graphs()
@@ -67,13 +67,13 @@ class Partitions:
         return table_of("kept", kept + again)
 
     def plot(self, budgets: Sequence[float] = BUDGETS) -> Figure:
-        """Plot recomputed over saved activation bytes, one line per graph; eager and `default_partition` are points."""
+        """Plot recomputed against saved bytes: one line per graph, and points for eager and `default_partition`."""
         from explorer.render.plots import partition_chart
 
         return partition_chart(self.table(budgets))
 
     def control(self) -> Widget:
-        """A notebook slider for the budget, with the saved and recomputed values; its `value` is the budget."""
+        """Notebook controls for graph, method and budget, above the values that the partition saves and recomputes."""
         import ipywidgets as widgets
 
         self._need_graphs()

@@ -17,10 +17,10 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 class Patch(str):
-    """A unified diff of your files or cells; the lines above it, which begin with `#`, are what it promises.
+    """A unified diff of your files or cells, for `git apply` or `patch -p1`. It is "" if no fix works.
 
-    `git apply` and `patch -p1` take it. `files` have the whole texts before and after. `is_verified` is whether the
-    fixes were tried together, with the same results. "" if no fix works.
+    `promise` are the lines above the diff, which begin with `#` and say what the fixes achieve. `files` have the whole
+    texts before and after. `is_verified` says whether the fixes were tried together, with the same results.
     """
 
     __slots__ = ("files", "is_verified", "promise")
@@ -36,11 +36,11 @@ class Patch(str):
         return made
 
     def encoded(self) -> bytes:
-        """The patch as bytes to save, with the lines of each file in its encoding."""
+        """The patch as bytes to save, with each file's lines in the file's encoding."""
         return "".join(self.promise).encode() + b"".join(diff_of(file).encode(file.encoding) for file in self.files)
 
     def cell(self) -> str:
-        """The patched text of the user's cell, as one can run it. Raises ValueError if no cell is edited."""
+        """The patched text of the user's cell, ready to run. Raises ValueError if no cell is edited."""
         texts = [file.after for file in self.files if file.is_cell]
         if not texts:
             names = ", ".join(file.name for file in self.files) or "nothing"
@@ -51,14 +51,14 @@ class Patch(str):
 
 
 def patch_of(files: Sequence[EditedFile], promise: Sequence[str], is_verified: bool) -> Patch:
-    """The patch for edited files; `promise` are sentences on what it does."""
+    """The patch for edited files; `promise` are sentences that say what the fixes achieve."""
     lines = tuple(f"# {sentence}\n" for sentence in promise)
     diff = "".join(map(diff_of, files))
     return Patch("".join(lines) + diff, tuple(files), lines, is_verified) if diff else Patch("")
 
 
 def diff_of(file: EditedFile) -> str:
-    """The unified diff of one file. A line ends at a newline only, as for git."""
+    """The unified diff of one file. Only a newline ends a line, as in git."""
     before, after = (_LINE.findall(text) for text in (file.before, file.after))
     tab = "\t" if " " in file.name else ""  # where a name with spaces ends, for git and patch
     lines = difflib.unified_diff(before, after, f"a/{file.name}{tab}", f"b/{file.name}{tab}")
@@ -77,7 +77,7 @@ def cell_texts() -> dict[str, str]:
 
 
 def _text_that_ran(path: str, written: Sequence[str]) -> str:
-    """The newest of the written cells whose lines ran under this file name, apart from magics; "" if there is none."""
+    """The newest cell text that matches the code run under this file name, apart from magics; "" if none matches."""
     ran = [line.rstrip("\n") for line in linecache.getlines(path)]
     while ran and not ran[-1].strip():
         ran.pop()

@@ -218,7 +218,7 @@ def count_shown(artifact: Artifact, kinds: frozenset[str]) -> int:
 
 
 def stage_seconds(record: Record, stage: str) -> float | None:
-    """Seconds spent making a stage's artifacts, or None if not measured."""
+    """Time spent making a stage's artifacts, in seconds; None if not measured."""
     subjects = {stage, *(artifact.id for artifact in record.of_stage(stage))}
     measured = [item.seconds for item in record.timings if item.subject in subjects and item.what == "compile"]
     return sum(measured) if measured else None
@@ -243,7 +243,10 @@ def versus_table(record: Record) -> dict[str, Any] | None:
 
 
 def compared_first(record: Record) -> list[str] | None:
-    """The pair of artifacts to open first in a diff: of the first late stage that differs; None for other records."""
+    """The pair of artifacts that the view of a diff opens with; None for other records.
+
+    This is the first pair that differs in a late stage, else the first that differs, else the first pair.
+    """
     if record.versus is not None:
         return None
     known = {artifact.id: artifact for artifact in record.artifacts}
@@ -275,7 +278,7 @@ def source_starts(record: Record) -> dict[str, int]:
 
 
 def decision_parts(record: Record) -> dict[str, Part]:
-    """The passes' decisions about each artifact's entities, oldest first."""
+    """Parts with the passes' decisions about an artifact's entities, oldest first, by artifact id."""
     owner = {entity.id: artifact.id for artifact in record.artifacts for entity in artifact.entities}
     about: dict[str, list[Decision]] = {}
     for decision in record.decisions:
@@ -314,8 +317,8 @@ def interest(
 ) -> Callable[[Artifact], tuple[bool, bool, int]]:
     """A sort key for sources: the user's own files first, then installed ones.
 
-    Within each group the file of the first break comes first (without breaks, that of the explored function), then
-    files with more captured lines.
+    Within each group the file of the first break comes first (without breaks, that of the first compiled function),
+    then files with more captured lines.
     """
     first = next((item.file for item in _reading_order(record)), "")
 

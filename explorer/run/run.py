@@ -134,10 +134,10 @@ class Run(RecordHolder):
     def trust(self) -> Run:
         """Allow the code of a loaded run's kernels to be executed on this machine; returns this run.
 
-        `tcompile.load` and reading the run execute nothing, but compiling its kernels does: the source of Triton
-        kernels is Python, which is executed to compile it, and the kernel lab builds and runs kernels. The author of
-        the file wrote that source. So machine code (`run["ptx"]`, `run.binaries`) and `%%tkernel` raise UntrustedError
-        until you call this:
+        `tcompile.load` and reading the run execute nothing, but compiling its kernels executes code: the source of
+        Triton kernels is Python that runs when it is compiled, and the kernel lab builds and runs kernels. The author
+        of the file wrote that source. So machine code (`run["ptx"]`, `run.binaries`) and `%%tkernel` raise
+        UntrustedError until you call this:
 
         run = tcompile.load("run.json")
         print(run["kernels"])         # read what would be executed
@@ -156,8 +156,8 @@ class Run(RecordHolder):
         """Compile all Triton kernels to machine code; returns this run.
 
         `config` is the index of the launch configuration among the autotuning candidates, from 0
-        (`run.binaries.configs` has their number). Nothing is compiled twice. Raises ValueError for an invalid index,
-        UntrustedError for a loaded run before `run.trust()`.
+        (`run.binaries.configs` is the number of candidates). Nothing is compiled twice. Raises ValueError for an
+        invalid index, UntrustedError for a loaded run before `run.trust()`.
         """
         self.compiler.compile(config=config)
         return self
@@ -196,8 +196,8 @@ class Run(RecordHolder):
         The call is captured repeatedly. Each time, the expressions that broke are replaced by their values, until
         nothing breaks. The user's objects and the RNG state are restored. A site that writes files, starts processes or
         uses the network is only explained, not run. The result is kept in the record: later calls return the same.
-        `listener` is told of progress, in words, now and when fixes are tried. Each repetition of the call may take
-        `seconds`. Raises ValueError for a run without a call, unless its record has the sites.
+        `listener` is called with words on the progress, here and when fixes are tried. Each repetition of the call may
+        take `seconds`. Raises ValueError for a run without a call, unless its record has the sites.
         """
         self._xrayed.listener = listener
         return self._xrayed.find_sites(seconds)
@@ -205,10 +205,10 @@ class Run(RecordHolder):
     def patch(self, sites: Sequence[str | int] | None = None) -> Patch:
         """The fixes of the x-ray's sites that work together, as a unified diff of your files or cell.
 
-        print(run.patch())          # what it promises, then the diff
+        print(run.patch())          # what the fixes achieve, then the diff
         run.patch(sites=[0, 2])     # the fixes of these sites of `run.xray()`, tried together first
 
-        Tries the fixes first if necessary. `git apply` takes the diff; nothing is changed. "" if no fix works.
+        Tries the fixes first if necessary. `git apply` takes the diff; nothing is changed. Returns "" if no fix works.
         """
         return self._xrayed.patch(sites)
 
@@ -444,7 +444,7 @@ def load(path: str | Path) -> Run:
     >>> print(run.cards)
 
     `run.value` is None. To compile its kernels, which executes code from the file, call `run.trust()`. Raises
-    RecordError that names the invalid field, ValueError for another suffix, OSError if the file can't be read.
+    RecordError with the invalid field, ValueError for another suffix, OSError if the file can't be read.
     """
     return Run(files.read(path))
 

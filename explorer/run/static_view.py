@@ -106,7 +106,7 @@ def _source(
 ) -> str:
     """HTML of the source lines, each with its number, and the name and colour of its graph, or "break".
 
-    `landed` has the rows of this file that were captured, by graph; the caller's lines are in no graph.
+    `landed` has the rows of this file that were captured, by graph.
     """
     lines = list(_highlight_lines(artifact) if artifact.language == "python" else map(safe, text_lines(artifact.text)))
     numbers = text.line_numbers(artifact, len(lines))

@@ -155,11 +155,11 @@ class Timing(Subject):
     ) -> Sweep:
         """Time the run's call at other sizes, dtypes and modes, to find out when compiling pays off.
 
-        `batch` has sizes for dimension 0 of the first tensor argument, and of all other tensors with the same size
-        in it; `dims={"x": 0, "mask": (2, 3)}` names other dimensions by argument. Inputs are truncated or repeat their
-        own rows; `inputs=lambda size: (x, y)` makes them instead. `dtype` casts modules and floating-point inputs.
-        `mode` names candidates as in `measure`, by default the run's own; `backward`, `optimizer` and `rounds` are
-        those of `measure`.
+        `batch` has sizes for dimension 0 of the first tensor argument, and of all other tensors whose dimension 0 has
+        the same size; `dims={"x": 0, "mask": (2, 3)}` names other dimensions by argument. Inputs are truncated, or
+        their rows repeated; `inputs=lambda size: (x, y)` makes them instead. `dtype` casts modules and floating-point
+        inputs. `mode` names candidates as in `measure`, by default the run's own; `backward`, `optimizer` and `rounds`
+        are those of `measure`.
 
         Returns a `Sweep` with a table, text and a plot. After an interrupt it has the finished points; a failed point
         has its reason. Raises OptionError for an invalid argument, ValueError for a loaded run.

@@ -49,10 +49,10 @@ def breaks(record: Record) -> pd.DataFrame:
 
     `where` is the innermost line of the user's own code. `file`, `line`, `column` and `code` show the exact expression
     that ended the graph `graph`. `ops_before` and `ops_after` count the ops in this graph and in the graphs after the
-    break, which take `crossing` tensors from it. `lost_seconds` is the break's cost per call, if timed; `lost_note`
-    explains it. `change`, `rewrite` and `settings` are possible fixes, and `applicability` says how far they were
-    tested ("machine-applicable", "maybe" with its `caveat`, "explanation"). `kind`, `explanation` and `hints` are
-    torch's own words.
+    break; `crossing` counts the tensors that this graph returns to Python because of the break. `lost_seconds` is the
+    break's cost per call, if timed; `lost_note` explains it. `change`, `rewrite` and `settings` are possible fixes, and
+    `applicability` says how far they were tested ("machine-applicable", "maybe" with its `caveat`, "explanation").
+    `kind`, `explanation` and `hints` are torch's own words.
     """
     graphs = {name: frame.id for frame in record.frames for name in frame.graphs}
     return table_of("breaks", [_break_row(found, graphs.get(found.ended)) for found in record.breaks])
@@ -119,9 +119,10 @@ def checks(record: Record) -> pd.DataFrame:
     """One row for the whole call, for each result of the compiled code, and for each stage and dtype of its results.
 
     Errors against eager are absolute, relative to the largest magnitude (`tolerance` is the limit), and in ULPs of the
-    result's dtype: the maximum, and the 99th percentile. Near zero a small error has very many ULPs. Columns in
-    `_float64` have errors against the same computation in float64, and eager's own. `node` is the first divergent node
-    of the first divergent stage. A stage without a `graph` was run in the whole call, in place of compiled code.
+    result's dtype: the maximum, and the 99th percentile. Near zero a small error has very many ULPs. Columns that
+    end in `_float64` have errors against the same computation in float64, also those of eager mode. `node` is the first
+    divergent node of the first divergent stage. A stage without a `graph` was run in the whole call, in place of
+    compiled code.
     """
     rows = [own_cells("checks", check) | {"stage": check.stage or "compiled code"} for check in record.checks]
     return table_of("checks", rows)
@@ -323,7 +324,7 @@ def _guard_row(guard: Guard) -> dict[str, Any]:
 
 
 def microseconds(seconds: float | None) -> float | None:
-    """Convert seconds to microseconds, rounded to nanoseconds."""
+    """Convert seconds to microseconds, rounded to nanoseconds; None stays None."""
     return None if seconds is None else round(seconds * 1e6, 3)
 
 

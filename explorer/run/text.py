@@ -51,7 +51,7 @@ def heading(record: Record) -> str:
 
 
 def explored_line(record: Record) -> str:
-    """The explored call of the cell, and how to explore another; "" if the cell itself makes only this call."""
+    """The explored call, and how to explore another; "" if it is the only call, and the cell itself makes it."""
     call = record.explored
     if call is None or not (call.others or call.scripts or call.inside):
         return ""
@@ -156,7 +156,7 @@ def _breaks(record: Record) -> str:
 
 
 def _xray(record: Record) -> str:
-    """The sites that the x-ray found, and how their fixes did."""
+    """The sites that the x-ray found, each with the state of its fix, if tried."""
     if record.xray is None:
         return ""
     tried = {fix.site: f"\n    fix: {fix.state}" for fix in record.xray.fixes}
@@ -179,7 +179,7 @@ def _first_change(found: GraphBreak) -> str:
 
 
 def _recompiles(record: Record) -> str:
-    """The recompilations, merged by reason, with the last values."""
+    """The recompilations, grouped by reason, each group with the values of its last recompilation."""
     groups = recompile_groups(record.recompiles)
     lines = [f"  {recompile_reason(group[-1])}{_times(len(group))}{_advice(group[-1])}" for group in groups]
     return _titled_section(recompile_count(record.recompiles), lines, "print(run.cards)")
@@ -244,7 +244,7 @@ def listing(record: Record, artifact: Artifact, colour: bool = False) -> str:
 
 
 def line_numbers(artifact: Artifact, count: int) -> list[str]:
-    """The number to show for each line of an artifact; "" for a line without number."""
+    """The number to show for each line of an artifact; "" for a line without a number."""
     given = artifact.attrs.get("numbers") or range(1, count + 1)
     return [str(number) if number else "" for number in [*given, *[0] * count][:count]]
 

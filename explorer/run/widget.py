@@ -42,13 +42,14 @@ STAGES_OF_CALLS: Final = (
 class Explorer(anywidget.AnyWidget):
     """Widget to explore a record; `update` replaces the record by a longer one while a cell runs.
 
-    `selection` has the ids of the selected entities, in both directions: `observe` it, or set it. `running` is the
-    current stage, `compiling` the number of compiled kernels and their total. `parts` are the parts sent last: the
-    kernel can't answer requests while a cell runs, so new parts are sent unasked, and as state, which a front end finds
-    once it has loaded. `version` counts the messages: a front end that missed one, because Jupyter drops messages of a
-    cell that prints much, requests the state. `place` is what the view shows, so that it shows it again after the
-    browser's page is reloaded. `compiler` holds the record, and compiles its kernels when a stage that needs them is
-    opened.
+    `selection` has the ids of the selected entities. You can observe it, and set it to select from Python.
+    `running` is the current stage, and `compiling` the progress of compiling kernels.
+    `parts` are the parts sent last. The kernel can't answer requests while a cell runs, so new parts are sent without a
+    request, as state that a front end finds after loading.
+    `version` counts the messages. Jupyter drops messages of a cell that prints much; a front end that missed a message
+    requests the state.
+    `place` is what the view shows, to restore it after the browser's page is reloaded.
+    `compiler` holds the record, and compiles its kernels when a stage that needs them is opened.
     """
 
     _esm = frontend.widget_module()

@@ -29,10 +29,10 @@ NO_CALL = (
 
 
 class XRayed:
-    """All sites of a program's graph breaks, and all causes of recompilation. Prints as cards; `sites` and `causes` are
-    plain data, `table` and `causes_table` are DataFrames.
+    """All sites of a program's graph breaks, and all causes of recompilation. Prints as cards.
 
-    The results are kept in the run's record, so a saved run has them.
+    `sites` and `causes` are plain data; `table` and `causes_table` are DataFrames. The results are kept in the run's
+    record, so a saved run has them.
     """
 
     def __init__(self, compiler: KernelCompiler, call: Call | None) -> None:
@@ -46,7 +46,7 @@ class XRayed:
         self._patches: dict[frozenset[str], Patch] = {}
 
     def _count_to_do(self, record: Record) -> int:
-        """1 if the live view can offer the x-ray, or to try fixes; else 0."""
+        """1 if the live view can offer to x-ray the call or to try fixes, else 0."""
         done = record.xray is not None and record.xray.left is not None
         return int(self._call is not None and bool(record.breaks) and not done)
 
@@ -66,7 +66,7 @@ class XRayed:
 
     @property
     def found(self) -> XRay:
-        """The results as plain data."""
+        """The results as plain data. Searches for sites at the first access, if necessary."""
         return self._compiler.record.xray or self._keep(self._find())
 
     def _find(self) -> XRay:
@@ -133,7 +133,7 @@ class XRayed:
 
     @property
     def reports(self) -> tuple[str, ...]:
-        """Texts of issues for the authors of installed packages: one for each site there without a fix that works."""
+        """Issue texts for the authors of installed packages: one for each site in a package without a working fix."""
         mended = {fix.site for fix in self.fixes if fix.together}
         return tuple(site.report for site in self.sites if site.report and site.id not in mended)
 
@@ -183,11 +183,11 @@ class XRayed:
         """The fixes that work together, as a unified diff of your files or cell; tries the fixes first if necessary.
 
         print(run.xray().patch())         # all that work together
-        run.xray().patch(sites=[0, 2])    # those of these sites, by id or by index in `sites`; tried together first
+        run.xray().patch(sites=[0, 2])    # fixes of these sites, by id or by index in `sites`; tried together first
 
-        The lines above the diff are what it promises: the breaks that are gone and left, and whether results and side
-        effects are the same. Nothing is changed; `tcompile xray FILE:NAME --write` changes files. "" if no fix works.
-        Raises ValueError for an unknown site, for one without a fix, for fixes that edit the same line.
+        The lines above the diff say which breaks are gone, which are left, and whether results and side effects are the
+        same. Nothing is changed; `tcompile xray FILE:NAME --write` changes files. "" if no fix works.
+        Raises ValueError for an unknown site, a site without a fix, or fixes that edit the same line.
         """
         found = self.try_fixes().found
         wanted = _ids_together(found.fixes) if sites is None else frozenset(map(self._site_id, sites))
@@ -216,7 +216,7 @@ class XRayed:
         return self._patch_of(Trials(self._search_once()).try_together(self.fixes, chosen))
 
     def _patch_of(self, tried: Tried, causes: Sequence[Cause] = ()) -> Patch:
-        """The patch of fixes, with changes for causes of recompilation in it."""
+        """The patch of the tried fixes, including changes for these causes of recompilation."""
         from compiler.xray.patch import edited_files
 
         files = edited_files(tried.change, self._search_once(), cell_texts())
