@@ -1,4 +1,4 @@
-"""Restore process-wide settings after a repeated call, and report the settings that it changed."""
+"""Process-wide settings that a repeated call may change: restore them after the call, and report their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compiler.torch_api.settings import dynamo_settings, set_dynamo_settings
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A setting of the process: `name` completes "it changes …"."""
+    """A process-wide setting. `name` completes the sentence "the call changes …"."""
 
     name: str
     get: Callable[[], Any]
@@ -80,7 +80,7 @@ _SETTINGS = (
 
 @contextmanager
 def preserve_process(changed: dict[str, None]) -> Iterator[None]:
-    """Restore the process's settings after the block; add the names of changed settings to `changed`."""
+    """Restore process-wide settings after the block, and add the names of the changed settings to `changed`."""
     saved = [(setting, setting.get()) for setting in _SETTINGS]
     threads = set(threading.enumerate())
     try:

@@ -36,11 +36,11 @@ Restore = Callable[[], None]
 
 @dataclass
 class State:
-    """The saved state of all objects reachable from some roots; `restore` can be called any number of times.
+    """The saved state of all objects reachable from some roots. `restore` can be called any number of times.
 
-    Tensors and arrays of more than `largest` bytes are not copied: their elements are not restored. `consumed` are
-    the names of iterators, as items that a call takes can't be put back. `complete` is False if there are too many
-    objects.
+    Elements of tensors and arrays of more than `largest` bytes are not saved; None saves all. `consumed` are names of
+    iterators: their position can't be restored. `complete` is False if more than `most` objects are reachable.
+    `objects` are the reached objects, with names.
     """
 
     largest: int | None = None
@@ -53,7 +53,7 @@ class State:
 
     @classmethod
     def of(cls, roots: Iterable[tuple[str, Any]], largest: int | None = None, most: int = MOST_OBJECTS) -> State:
-        """Save the state of objects, given as pairs of name and object."""
+        """Save the state of all objects reachable from `roots`, which are pairs of name and object."""
         state, todo = cls(largest, most), collections.deque(roots)
         while todo:
             name, value = todo.popleft()
@@ -74,16 +74,16 @@ class State:
                 restore()
 
     def values(self) -> dict[str, Any]:
-        """Copies of the tensors and plain values that the objects hold now, by name."""
+        """Copies of the current tensors and plain values in the objects, by name."""
         return {name: _copy_of(value) for owner, each in self.objects for name, value in _values(owner, each)}
 
     def tensors(self) -> list[torch.Tensor]:
-        """Distinct leaves that require grad."""
+        """Distinct leaf tensors that require grad."""
         found = (value for _, value in self.objects if isinstance(value, torch.Tensor))
         return [value for value in found if value.is_leaf and value.requires_grad]
 
     def _save(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Save one object; yield the objects that it holds, with names."""
+        """Save one object; yield the names and values of the objects in it."""
         if isinstance(value, torch.Tensor):
             self._restores.append(_restore_of_tensor(value, self._is_copied(value.nbytes)))
             yield f"{name}.grad", value.grad if value.is_leaf else None
@@ -147,7 +147,7 @@ class State:
         yield from ((name, item) for name, item in vars(function).items() if name == "__wrapped__")
 
     def _save_namespace(self, name: str, value: type | ModuleType) -> Iterator[tuple[str, Any]]:
-        """Save the attributes of a user's class, with its bases, or of a user's module."""
+        """Save the attributes of a user's class or module (except `__main__`); yield them, and a class's bases."""
         if not _is_users(value) or (isinstance(value, ModuleType) and value.__name__ == "__main__"):
             return
         self._restores.append(_restore_of_namespace(value))
@@ -157,7 +157,7 @@ class State:
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
-    """The functions and arguments that a method, a partial call or a descriptor consists of."""
+    """Functions and arguments in a bound method, `functools.partial` or descriptor; () for other values."""
     match value:
         case MethodType():
             return value.__self__, value.__func__
@@ -178,7 +178,7 @@ def _is_internal(name: str) -> bool:
 
 
 def _is_users(value: type | ModuleType) -> bool:
-    """Whether a class or module is the user's; a class without a file is in a notebook, unless it is built in."""
+    """Whether a class or module is the user's. A class of a module without a file is from a notebook or built in."""
     name = value.__module__ if isinstance(value, type) else value.__name__
     module = sys.modules.get(str(name))
     file = getattr(module, "__file__", None)
@@ -195,7 +195,7 @@ def _global_names(function: FunctionType) -> dict[str, None]:
 
 @functools.lru_cache(maxsize=4096)
 def _slots(kind: type) -> tuple[str, ...]:
-    """Names of the slots of a user's class and its bases; () for any other class."""
+    """Slot names of a user's class and its bases; () for other classes."""
     if not _is_users(kind):
         return ()
     found = (vars(base).get("__slots__", ()) for base in kind.__mro__)
@@ -216,7 +216,7 @@ def _set_item(owner: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's values by name: a tensor or array itself, or items and attributes (tensors, plain values)."""
+    """Yield names and values: a tensor or array itself; of other objects, the tensors and plain values in them."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield owner, value
         return
@@ -272,7 +272,7 @@ def _restore_of_tensor(tensor: torch.Tensor, is_copied: bool) -> Restore:
 
 
 def _without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """A view of a tensor without the elements that `like` (by default the tensor itself) repeats by a stride of 0."""
+    """View of a tensor in which dimensions that are expanded in `like` (by default, the tensor itself) have size 1."""
     for dim, stride in enumerate((tensor if like is None else like).stride()):
         if stride == 0 and tensor.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)
@@ -280,7 +280,7 @@ def _without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> 
 
 
 def _restore_of_dict(value: dict[Any, Any]) -> Restore:
-    """A function that restores a dict, without methods of its class, which may have effects or refuse changes."""
+    """A function that restores a dict, without overridden methods, which may have side effects or refuse changes."""
     kind: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     saved = list(kind.items(value))
 
@@ -318,7 +318,7 @@ def _restore_of_set(value: set[Any]) -> Restore:
 
 
 def _restore_of_namespace(value: Any) -> Restore:
-    """A function that restores the attributes of a class or module, except those that Python itself sets."""
+    """A function that restores the attributes of a class or module, except those that Python sets (`__name__`)."""
     saved = {name: item for name, item in vars(value).items() if not _is_internal(name)}
     owner: Any = type if isinstance(value, type) else ModuleType
 
@@ -333,12 +333,12 @@ def _restore_of_namespace(value: Any) -> Restore:
 
 
 def is_builtin_iterator(value: Any) -> bool:
-    """Whether a value is a generator or an iterator from `builtins` or `itertools`."""
+    """Whether a value is a generator, or an iterator of `builtins` or `itertools`."""
     return isinstance(value, Generator) or (hasattr(value, "__next__") and type(value).__module__ in _ITERATORS)
 
 
 def _restore_of_generator(value: Any) -> Restore | None:
-    """A function that restores a random generator, or an iterator over a list or tuple; None for any other object."""
+    """A function that restores a random number generator, or a list or tuple iterator; None for other objects."""
     if isinstance(value, random.Random):
         return functools.partial(value.setstate, value.getstate())
     if isinstance(value, np.random.RandomState):
@@ -391,7 +391,7 @@ def restore_of_random_numbers() -> Restore:
 
 @dataclass(frozen=True)
 class StateBefore:
-    """The saved state before a call, without the elements of large tensors."""
+    """The state saved before a call, without the elements of large tensors. `objects` have names."""
 
     objects: tuple[tuple[str, Any], ...]
     restore: Restore
@@ -414,5 +414,5 @@ def state_before(fn: Any, args: Any, kwargs: Mapping[str, Any]) -> StateBefore:
 
 
 def roots_of(fn: Any, args: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Objects from which a call's state is reached, as pairs of name and object."""
+    """A call's function and arguments, with names: the objects from which its state is reached."""
     return [("self", fn), ("args", args), ("kwargs", dict(kwargs))]

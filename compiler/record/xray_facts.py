@@ -1,4 +1,4 @@
-"""Results of an x-ray: sites of graph breaks, the origins of the values in them, and fixes that were tried."""
+"""Results of an x-ray: sites of graph breaks, causes of recompilation, and the fixes that were tried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compiler.record.capture_facts import Span, Suggestion
 
 @dataclass(frozen=True, slots=True)
 class ValueOrigin:
-    """The origin of a name in a breaking expression: `span` is the assignment, loop or argument that sets the name."""
+    """The origin of a name's value. `span` is the assignment, loop or argument that sets the name."""
 
     name: str
     span: Span
@@ -18,15 +18,15 @@ class ValueOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """An expression that breaks the graph even if nothing before it does.
+    """An expression that breaks the graph by itself, not as a consequence of an earlier break.
 
-    `file`, `line` and `span` are its place in the user's code (or in a package other than torch). `chain` leads from
-    the explored function to this place. `branch` are the headers of the enclosing blocks, outermost first. `origins`
-    trace the expression's value back. `kind` and `reason` are torch's words, `what` is one plain sentence.
+    `file`, `line` and `span` are its place, in the user's code or in a package that uses torch. `chain` leads from the
+    explored function to this place. `branch` are the headers of the enclosing blocks, outermost first. `origins` are
+    the origins of the names in the expression. `kind` and `reason` are torch's words, `what` is one plain sentence.
 
-    `as_it_is` is whether TorchDynamo reported the break in the unchanged program; else `behind` is the id of the site
-    that hid it. `passed` is whether the x-ray could continue after it; `note` says why not, or which expression was
-    replaced. `report` is the text of an issue for the authors of an installed package that breaks; "" for other code.
+    `as_it_is` is True if TorchDynamo reported the break in the unchanged program; otherwise, `behind` is the id of the
+    site that hid it. `passed` is False if only the exploration reached the site. `note` is a remark, such as the
+    replaced expression, or "". `report` is the text of an issue for the authors of an installed package, or "".
     """
 
     id: str
@@ -54,7 +54,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
-    """Cost of a program under torch.compile: numbers of graphs, lines that break, operations and guards."""
+    """Numbers of graphs, of lines that break the graph, of operations and of guards of a compiled program."""
 
     graphs: int
     breaks: int
@@ -67,10 +67,11 @@ FixState = Literal["verified", "changes when a side effect happens", "moves the 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A fix that was tried for a site. `words` describe the result; `moved_to` is the place of a new break.
+    """A fix that was tried for a site. `words` describe the result.
 
-    `also` are further changes that the fix needs, if the suggestion alone would only move the break. `together` is set
-    for the fixes that work together. `cost` is the cost of the program with this fix alone.
+    `suggestion` is None if no fix is known. `also` are further changes, if the suggestion alone only moves the break.
+    `moved_to` is the place of a new or remaining break. `together` is True for the fixes that the patch combines.
+    `cost` is the cost of the program with this fix alone, None if unknown.
     """
 
     site: str
@@ -93,11 +94,11 @@ CauseFixState = Literal["verified", "moves the recompilation", "no fix known"]
 
 @dataclass(frozen=True, slots=True)
 class CauseFix:
-    """A change that was tried for a cause of recompilation; `words` describe the result.
+    """A change that was tried for a cause of recompilation. `text` is the change, `words` describe the result.
 
-    `code` are statements to run before the first call or before compilation, in the form in which they were tried;
-    `edits` are changed lines of the user's files. `before` and `after` are the numbers of compilations of all calls
-    without and with the change, None if the calls could not be made again.
+    `code` are statements to run before the first call or before compilation. `edits` are changed lines of the user's
+    files. `before` and `after` are the numbers of compilations of all calls without and with the change, None if
+    unknown.
     """
 
     state: CauseFixState
@@ -111,13 +112,14 @@ class CauseFix:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A changing value that causes recompilation, and the place in the user's code that owns the change.
+    """A changing value that causes recompilations, and the place in the user's code where it changes.
 
     `kind` is the property that changes ("shape", "number", "requires_grad", ...), `what` is one plain sentence, and
     `reason` are torch's words. `argument` is the name in the first failed guard, `old` and `new` are its values.
-    `functions` were compiled again; `frames` are these compilations, and `calls` the calls in which they were made.
-    `origins` lead from the guarded value to its owner. `as_it_is` is whether the unchanged program recompiles; if
-    not, it recompiles once its graph breaks are gone. `site` is the id of the graph break whose value changes, or "".
+    `functions` are compiled again. `frames` are the ids of the recompiled frames, `calls` the numbers of the calls that
+    recompile. `origins` lead from the guarded value to the place where it changes. `as_it_is` is True if the unchanged
+    program recompiles, False if only the program without its graph breaks does. `site` is the id of the graph break
+    whose value changes, or "".
     """
 
     id: str
@@ -147,16 +149,16 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class XRay:
-    """The sites of a call, in the order in which they were found, and fixes that were tried.
+    """The result of an x-ray: sites in the order in which they were found, tried fixes, and causes of recompilation.
 
     `consequences` are breaks of the unchanged program that only follow from an earlier break; they are not sites.
-    `problems` are the reasons why there may be more sites.
+    `problems` are the reasons why there may be more sites. `captures` is the number of captures that were made.
 
     `fixes` has the best fix of each site. `patch` is a unified diff of the fixes that work together. `left` are the
-    sites that remain with it, None if no fix was tried; `left_problems` are the reasons why there may be more.
-    `cost` is the cost of the unchanged program, and `cost_after` the cost with the patch.
+    sites that remain with the patch, None if no fix was tried. `left_problems` are the reasons why more may remain.
+    `cost` is the cost of the unchanged program, `cost_after` the cost with the patch.
 
-    `causes` are the causes of recompilation, `cause_notes` the reasons why there may be more.
+    `causes` are the causes of recompilation. `cause_notes` are the reasons why there may be more causes.
     """
 
     sites: tuple[Site, ...]

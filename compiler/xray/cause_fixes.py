@@ -1,7 +1,8 @@
-"""Try changes that end recompilations: apply each to all calls, repeat them, count compilations, compare results.
+"""Try changes that end recompilations: repeat all calls with each change, count compilations and compare results.
 
-A change is tried on the user's own objects, which are put back: marks on the tensors of the first call, options and
-settings of torch.compile, arguments and attributes in place of which a tensor is passed, edits of the source.
+Changes are marks on the tensors of the first call, options and settings of torch.compile, tensors in place of numbers
+in arguments and attributes, contiguous arguments, and edits of the source. They are tried on the user's own objects,
+which are restored afterwards.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ _TOLD = {
     "module structure": "the code is for the modules that there were: build the module whole before the first call",
     "type": "each type needs its own code: pass the same type in every call",
 }
-"""Why a kind of cause has no change to try."""
+"""Explanation for each kind of cause without a change to try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A dimension of a tensor argument, by the code that reaches the tensor."""
+    """A mark of a tensor's size as dynamic: `dimension` of the tensor that the code `path` reaches.
+
+    An `unbacked` size may also be 0 or 1.
+    """
 
     path: str
     dimension: int
@@ -69,10 +73,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A change to try; `text` is a sentence.
+    """A change to try, described by `text`.
 
-    `tensors` are parameters and `attributes` are attributes whose numbers become tensors; `edits` are for the source.
-    `other` is a change that the calls are run with besides.
+    `tensors` are parameters, and `attributes` are attributes or globals, with numbers that become tensors. `contiguous`
+    are parameters to pass as contiguous tensors. `edits` are edits of the source. `other` is a further change to apply.
     """
 
     text: str
@@ -93,7 +97,7 @@ class Candidate:
 
     @property
     def code(self) -> str:
-        """Statements for the user to run, in the form in which they were tried."""
+        """Statements that make the change, for the user to run; "" if there are none."""
         lines = [*self.settings, *(mark.code for mark in self.marks)]
         lines += [f"{name} = torch.tensor({name})" for name in self.tensors]
         lines += [f"{name} = {name}.contiguous()" for name in self.contiguous]
@@ -104,7 +108,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What repeating all calls gave: results by call, output, numbers of compilations; `raised` is "" or the error."""
+    """Outcome of repeating all calls: results by call, output, and numbers of compilations. `raised` is an error or ""."""
 
     results: tuple[tuple[Result, ...], ...] = ()
     said: tuple[tuple[str, str], ...] = ()
@@ -126,7 +130,7 @@ class CauseTrials:
         return self.found.objects()
 
     def run(self) -> tuple[Cause, ...]:
-        """The causes, each with the best change that was tried."""
+        """Try changes for all causes; return the causes with the best change of each."""
         return tuple(replace(cause, fix=self.fix(cause)) for cause in self.found.causes)
 
     def fix(self, cause: Cause) -> CauseFix:
@@ -150,9 +154,9 @@ class CauseTrials:
         return fix
 
     def add_to(self, change: Change) -> tuple[Change, list[str]]:
-        """A change of the source, with the verified changes for causes that can be written to it and hold with it.
+        """Add verified changes for causes to a change of the source; return the sum and the ids of these causes.
 
-        Returns also the ids of these causes.
+        Only changes that can be written to the user's files, and that still work together with `change`, are added.
         """
         whole, added = Candidate("", other=change), list[str]()
         outcome = self._outcome(whole)
@@ -203,7 +207,7 @@ class CauseTrials:
         return replace(told, state="verified", words=words)
 
     def _count_left(self, cause: Cause, candidate: Candidate) -> tuple[int, str]:
-        """Number of recompilations that a cause still triggers with a change, and another cause that is new."""
+        """Number of recompilations that a cause still triggers with a change, and words on a new cause ("" if none)."""
         with preserve_marks(self._tensors()):
             record = self._explore_candidate(candidate, as_it_is=cause.as_it_is)
         numbers = [call.number for call in self.found.calls]
@@ -217,7 +221,7 @@ class CauseTrials:
         return len(mine), others
 
     def _explore_candidate(self, candidate: Candidate, *, as_it_is: bool) -> Any:
-        """The record of all calls with a change; None if they fail. Without their breaks, unless `as_it_is`."""
+        """Explore all calls with a change; return the record, None if they fail. `as_it_is`: without replacing sites."""
         options = replace(CAPTURE, dynamic=candidate.dynamic)
         prepare = lambda call, number: self._prepare(candidate, call, number)  # noqa: E731
         return self.found.record_with(prepare, options, as_it_is=as_it_is, change=self._change(candidate))[0]
@@ -232,7 +236,7 @@ class CauseTrials:
         return candidate.other + Change(tuple(edits), candidate.settings)
 
     def _outcome(self, candidate: Candidate) -> Outcome:
-        """Repeat all calls with a change, by torch.compile alone."""
+        """Repeat all calls with a change, compiled by torch.compile without an exploration."""
         calls, heard, results = self.found.calls, Heard(), list[tuple[Result, ...]]()
         change, search = self._change(candidate), self.found.search
         with ExitStack() as stack:
@@ -259,7 +263,7 @@ class CauseTrials:
         return Outcome(tuple(results), tuple(heard.said), counter.compilations, counter.recompilations)
 
     def _prepare(self, candidate: Candidate, call: Call, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Arguments of a call with a change: marks for the first call, tensors in place of numbers."""
+        """Apply a change to the objects and the arguments of a call, given with its index; return args and kwargs."""
         for attribute in candidate.attributes:
             self._make_tensors(attribute)
         args, kwargs = list(call.args), dict(call.kwargs)
@@ -281,7 +285,7 @@ class CauseTrials:
         return [*enumerate(names[: len(call.args)]), *((name, name) for name in call.kwargs)]
 
     def _make_tensors(self, attribute: str) -> None:
-        """Replace a number that the user's objects hold as an attribute, or a global, by a tensor."""
+        """Replace the numbers in all attributes and globals of a name by tensors."""
         for value in self._objects:
             held = vars(value).get(attribute) if hasattr(value, "__dict__") else None
             if type(held) in (int, float):
@@ -305,7 +309,7 @@ class CauseTrials:
             yield Candidate("Compile with `dynamic=True`.", dynamic=True)
 
     def _marks(self, parameter: str) -> Iterator[Candidate]:
-        """Changes that declare the sizes that change: of one argument, then of all arguments that own such a cause."""
+        """Yield changes that mark changing sizes as dynamic: of one argument, then of all arguments with such sizes."""
         own = self._changing_sizes(parameter)
         if not own:
             return
@@ -319,7 +323,7 @@ class CauseTrials:
         yield Candidate(told, every, settings=(DUCK,))
 
     def _changing_sizes(self, parameter: str) -> tuple[Mark, ...]:
-        """Marks for the sizes of an argument's tensors that change between calls; unbacked ones for sizes 0 and 1."""
+        """Marks for the sizes of an argument's tensors that change between calls; unbacked if a size is 0 or 1."""
         sizes: dict[Mark, set[int]] = {}
         with repeatable(*self.found.calls):
             for call in self.found.calls:
@@ -335,7 +339,7 @@ class CauseTrials:
         return tuple(replace(mark, unbacked=bool(found & {0, 1})) for mark, found in changing.items())
 
     def _of_number(self, cause: Cause, owner: Step) -> Iterator[Candidate]:
-        """Changes for a number that is held by an object or is a global."""
+        """Yield changes for a number in an attribute or a global."""
         if cause.kind == "module attribute" and cause.new.startswith("the int "):
             told = "Let torch make ints of modules symbolic"
             yield Candidate(f"{told}.", settings=(UNSPECIALIZED,))
@@ -348,7 +352,7 @@ class CauseTrials:
 
 
 def _initial_values(source: Source, owner: Step, attribute: str, file: str) -> Iterator[Suggestion]:
-    """Edits that make the constants that a class or module assigns to a name tensors."""
+    """Yield edits that assign a tensor where a class or module assigns a constant number to an attribute or name."""
     inside = next((each for each in source.around(owner.node) if isinstance(each, ast.ClassDef)), source.tree)
     for node in ast.walk(inside):
         match node:
@@ -374,7 +378,7 @@ def positional_names(function: Any) -> list[str]:
 
 
 def leaves(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in a value of lists, tuples and dicts, with the code that reaches them."""
+    """Yield the tensors in nested lists, tuples and dicts, each after the code that reaches it."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, list | tuple):
@@ -390,7 +394,7 @@ def _key(step: Step) -> tuple[str, int, int]:
 
 
 def _is_kind(cause: Cause, kind: str) -> bool:
-    """Whether a failed guard is of a cause's kind, or follows from it."""
+    """Whether a failed guard of this kind belongs to a cause: its own kind, or a kind that follows from it."""
     families = {"shape": (*_SIZES, "condition on sizes", "equal sizes"), "number": ("number", "condition", "type")}
     return kind == cause.kind or kind in families.get(cause.kind, ())
 

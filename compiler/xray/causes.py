@@ -1,7 +1,7 @@
-"""Find the causes of recompilation of all calls: each failed guard is followed back to the place that owns its value.
+"""Find the causes of recompilation in all calls: follow each failed guard back to its owner, where its value changes.
 
-The program is compiled again as it is (`Record.recompiles`) and, with values in place of all sites, as a program
-without graph breaks: a break may leave code to Python that would be compiled again without it.
+Recompilations come from the exploration's record (`Record.recompiles`), and from a second exploration with values in
+place of all sites: it also finds the recompilations of code that graph breaks now leave to Python.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _STATES = ("grad mode", "autocast", "default dtype", "torch setting")
 _CONDITIONS = ("condition on sizes", "equal sizes")
 _OBJECTS = ("function", "identity", "object")
 _FOLLOW_SHAPES = ("stride", "length")
-"""Causes that a changed shape with the same owner explains."""
+"""Kinds of causes that a changed shape with the same owner explains."""
 _FAMILIES = {"condition on sizes": "shape", "equal sizes": "shape", "condition": "number"}
-"""Causes that follow from another one; they are the same cause if they have the same owner."""
+"""Kinds of causes that follow from another kind: with the same owner, they count as that kind."""
 _ASPECTS = {
     **dict.fromkeys(("shape", "number of dimensions", "condition on sizes", "equal sizes", "length"), "shape"),
     **dict.fromkeys(("module structure", "marking"), "shape"),
     **{name: name for name in ("stride", "dtype", "device", "requires_grad", "type")},
     **dict.fromkeys(("function", "closure", "object", "identity", "tensor", "aliasing"), "identity"),
 }
-"""The aspect of values that a cause depends on; for other causes, the value."""
+"""Aspect of a value that each kind of cause depends on; for kinds that are not listed, "value"."""
 
 
 class Observing(Protocol):
-    """An exploration: the engine's class, which is above this package."""
+    """Interface of an exploration. Its class is in a package that imports this one."""
 
     @property
     def record(self) -> Record: ...
@@ -68,7 +68,10 @@ Prepare = Callable[[Call, int], tuple[Sequence[Any], Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class CauseSearch:
-    """The causes of recompilation of a search's calls, and what is needed to try changes."""
+    """Causes of recompilation in the calls of a search, and the data needed to try changes.
+
+    `files` are the paths of the user's files by name. `owners` are the owners of the changing values, by id of the cause.
+    """
 
     search: Search
     explore: Explore
@@ -85,10 +88,10 @@ class CauseSearch:
     def record_with(
         self, prepare: Prepare, options: Options = CAPTURE, *, as_it_is: bool = False, change: Change | None = None
     ) -> tuple[Record | None, str]:
-        """The record of all calls; None and the problem if they fail.
+        """Explore all calls, with a change if given. Return the record and "", or None and the error in words.
 
-        `prepare` returns the arguments of a call, given with its index. Values are put in place of all sites, unless
-        `as_it_is` is set.
+        `prepare` returns the arguments for a call and its index. All sites are replaced by values, unless `as_it_is`
+        is set.
         """
         search, calls, change = self.search, self.calls, change or Change()
         program = Program(search.functions, {} if as_it_is else search.spots, change.edits, change.definitions)
@@ -119,7 +122,10 @@ class CauseSearch:
         return [value for _, value in State.of(roots, largest=0).objects]
 
     def owned_by(self, record: Record, calls: Sequence[int]) -> Iterator[tuple[Recompile, GuardFailure, Step | None]]:
-        """Yield the failed guards of the closest entry of each recompilation, with the owners of their values."""
+        """Yield each recompilation with each failed guard of its closest cache entry, and the owner of the guarded value.
+
+        `calls` are the numbers of the record's calls.
+        """
         attribution = _Attribution(record, self, calls)
         for found in record.recompiles:
             for failure in _failures(found):
@@ -147,12 +153,12 @@ def find_causes(search: Search, explore: Explore) -> CauseSearch:
 
 
 def _users_files(search: Search) -> dict[str, str]:
-    """Paths of the user's files by name, of those in the record."""
+    """Paths of the user's files in the record, by name."""
     return files_by_name(search.record, [path for path in search.functions if not is_installed(path)])
 
 
 def _note_kinds(search: Search, kinds: Kinds, files: Sequence[str]) -> Iterator[str]:
-    """Run all calls eagerly and note the kinds of all values; yield a problem if a call raises."""
+    """Run all calls eagerly and record the kinds of all values; yield a problem if a call raises."""
     calls = (search.call, *search.call.later)
     functions: dict[str, Sequence[FunctionType]] = {file: search.functions.get(file, ()) for file in files}
     with repeatable(*calls) as restore:
@@ -171,7 +177,7 @@ def _note_kinds(search: Search, kinds: Kinds, files: Sequence[str]) -> Iterator[
 
 
 def _values_of_call(program: Program, call: Call, left_out: frozenset[int], limit: float) -> Noted:
-    """Make a call eagerly and record the values at the program's spots."""
+    """Run a call eagerly and record the values at the program's spots."""
     noted = Noted()
     if program.spots:
         restore_before(call)
@@ -180,12 +186,12 @@ def _values_of_call(program: Program, call: Call, left_out: frozenset[int], limi
 
 
 def _all_values(noted: Sequence[Noted]) -> dict[int, StandIn]:
-    """Values for all spots that any call reaches, as items, so that all calls run the same code."""
+    """Replacements for all spots that any call reaches: items, not constants, so that all calls run the same code."""
     return {number: StandIn(items=tuple(values)) for each in noted for number, values in each.values.items()}
 
 
 def _failures(found: Recompile) -> list[GuardFailure]:
-    """The guards of the closest entry that failed, without those on values that the x-ray put in place."""
+    """Failed guards of the closest cache entry, except guards on values that the x-ray put in place."""
     own = [each for each in found.failures if each.entry == found.closest]
     return [each for each in own if PREFIX not in each.source + each.code + each.argument]
 
@@ -203,7 +209,7 @@ class _Group:
 
 @dataclass
 class _Collection:
-    """Groups failed guards by the place and the kind of the change."""
+    """Groups failed guards by owner and kind of change."""
 
     found: CauseSearch
     groups: dict[tuple[Any, str], _Group] = field(default_factory=dict)
@@ -236,7 +242,7 @@ class _Collection:
             group.calls.append(call)
 
     def causes(self) -> tuple[tuple[Cause, ...], dict[str, Step]]:
-        """The causes, and the owner of each by its id."""
+        """All causes, and their owners by id of the cause."""
         self._merge_into_shapes()
         named = {f"cause[{n}]": group for n, group in enumerate(self.groups.values())}
         causes = tuple(self._cause(name, group, family) for (name, group), (_, family) in
@@ -279,7 +285,7 @@ class _Collection:
 
 
 def _sentence(failure: GuardFailure, group: _Group, code: str) -> str:
-    """One sentence on the change; a value on the stack is named by the code that left it there."""
+    """One sentence on the change. A value on Python's stack has no name, so `code` is shown instead."""
     words = failure.words.replace(f"`{UNNAMED}", f"`{code}").replace(UNNAMED, f"`{code}`")
     words = words.replace("requires_grad of", "`requires_grad` of")
     function = function_name(group.recompiles[0].function)
@@ -294,7 +300,7 @@ def _is_within(inner: Span, outer: Span) -> bool:
 
 
 def place_of(step: Step) -> Place:
-    """The place of a step; of a loop or a `with`, its header."""
+    """Place of a step's node; for a loop or a `with`, of its header."""
     node, source = step.node, source_of_file(step.file)
     function = source.function(node) if source else None
     name = getattr(function, "name", "<module>") if function is not None else "<module>"
@@ -390,7 +396,7 @@ class _Attribution:
         return tuple(reversed(sites))
 
     def _left_on_stack(self, walk: Walk, frame: Frame, failure: GuardFailure) -> Step | None:
-        """The owner of a value on Python's stack after a break: the expression that broke, or the call around it."""
+        """The owner of a value that a break left on Python's stack; for an object, the call around the broken code."""
         found = self.breaks.get(frame.resumes)
         spans = [span for span in found.chain if span.file in self.paths] if found else []
         step = self._step_at(spans[0]) if spans else None
@@ -403,7 +409,7 @@ class _Attribution:
         return walk.owner_of_expression(source, step.node, walk.entered_at) or step
 
     def _step_at(self, span: Span) -> Step | None:
-        """The outermost expression within a span, or the statement at its line."""
+        """The outermost expression at exactly this span, or else the innermost statement that begins at its line."""
         source = source_of_file(self.paths.get(span.file, ""))
         for node in ast.walk(source.tree) if source else ():
             if isinstance(node, ast.expr) and source and span.end_column:
@@ -413,13 +419,13 @@ class _Attribution:
         return _statement_at(source, span) if source else None
 
     def _guarded_step(self, failure: GuardFailure) -> Step | None:
-        """The line that reads a guarded value."""
+        """The code that reads a guarded value, from the record's guards; None if unknown."""
         same = (each for each in self.record.guards if each.frame == failure.entry and each.source == failure.source)
         found = next((each for each in same if each.file in self.paths and each.line), None)
         return self._step_at(Span(found.file, found.line)) if found else None
 
     def _switch(self, frame: Frame) -> Step | None:
-        """The innermost `with` around the calls that lead to a frame, which may switch torch's state."""
+        """The innermost `with` around the calls that lead to a frame, as it may switch torch's state; None if none."""
         for site in reversed(self._sites(frame)):
             source = source_of_file(site.file)
             for node in source.around(site.call) if source else ():
@@ -435,7 +441,7 @@ def _statement_at(source: Source, span: Span) -> Step | None:
 
 
 def _sizes(found: Recompile, failure: GuardFailure) -> frozenset[int]:
-    """The old and new size or int of a failed guard; for a condition on sizes, the new size in another entry."""
+    """The old and new size or int in a failed guard; for a condition on sizes, new sizes in other failed guards."""
     if failure.cause not in _CONDITIONS:
         numbers = (each.removeprefix("the int ") for each in (failure.old, failure.new))
         return frozenset(int(each) for each in numbers if each.isdigit())
@@ -444,7 +450,7 @@ def _sizes(found: Recompile, failure: GuardFailure) -> frozenset[int]:
 
 
 def _split(failure: GuardFailure) -> tuple[str, str, str]:
-    """Scope ("L" or "G"), name and path of a guard's value."""
+    """Scope ("L" for local, "G" for global), name and path of a guarded value."""
     found = _BASE.search(failure.source) or _BASE.search(failure.code)
     if found:
         return found["scope"], found["name"], found["path"]

@@ -21,7 +21,7 @@ from compiler.xray.substitution import Change, Program
 
 
 class _Counter(dynamo.BreakCounter):
-    """Counts what torch.compile makes of a call."""
+    """Counts graphs, lines that break, operations and guards of compiled calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _Counter(dynamo.BreakCounter):
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Hide output in the block without replacing functions that TorchDynamo traces, as `unheard` does."""
+    """Hide output in the block. Unlike `unheard`, do not replace functions that TorchDynamo traces."""
     unread = io.StringIO()
     with (
         inside_the_process(),
@@ -60,7 +60,7 @@ def _silent() -> Iterator[None]:
 def cost_of(search: Search, change: Change) -> ProgramCost | None:
     """The cost of all calls with a change, compiled in order; None if a call raises or writes outside of the process.
 
-    Nothing is replaced by a value: these are the counts of the program as the user would run it.
+    No site is replaced by a value: the counts are those of the program as the user would run it.
     """
     counter = _Counter()
     program = Program(search.functions, {}, change.edits, change.definitions)

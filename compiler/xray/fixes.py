@@ -1,8 +1,8 @@
 """Try fixes: apply an edit, capture and run again, and compare results and side effects of the call.
 
-A fix is first tried alone, with values in place of all other sites, to see if its break is gone and if it causes
-another one. Then the edited program is run eagerly and compiled. Results and gradients are compared by the numerics
-policy; output, logs, warnings, and the contents of the user's objects are compared too.
+A fix is first tried alone, with values in place of all other sites, to see whether the break is gone and whether
+another break appears. Then the edited program is run eagerly and compiled. Results and gradients are compared by the
+numerics policy; output, logs, warnings, and the contents of the user's objects are compared too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from compiler.xray.substitution import Change, Definition, Noted, Program, Spot
 SEEDS = 3
 """Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
 MOST_MOVES = 2
-"""Number of further suggestions that are tried in a row where each only moves the break."""
+"""Maximum number of further suggestions that are added to a fix, as long as each only moves the break."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _WORKING = ("verified", "changes when a side effect happens")
 _WORST = (*_WORKING, "moves the break", "no fix known")
@@ -46,8 +46,8 @@ _WORST = (*_WORKING, "moves the break", "no fix known")
 class Outcome:
     """Results and side effects of a call.
 
-    `results` includes gradients. `said` is the output, `held` are the contents of the user's objects by name. `raised`
-    describes the exception, "" if there was none.
+    `results` includes gradients. `said` is the output, as pairs of kind and text. `held` are the contents of the user's
+    objects by name. `raised` describes the exception, "" if there was none.
     """
 
     results: Sequence[Result] = ()
@@ -58,9 +58,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Tried:
-    """The best fix of each site (`fixes`), the combined change of those that are `together`, and the sites left.
+    """The best fix of each site, and the combination of the fixes that are marked `together`.
 
-    `why_not` is why they do not work together, "" if they do.
+    `change` is the combined change, `left` has the sites that remain with it. `why_not` is the reason why the combined
+    fixes do not work, "" if they do. `cost` is the cost of the unchanged program, `cost_after` the cost with `change`.
     """
 
     fixes: tuple[Fix, ...]
@@ -72,7 +73,7 @@ class Tried:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Lower is better: whether the program with the change can't be searched to its end, and the sites left."""
+        """Sorting key, the best first: whether the search with the change met problems, and number of remaining sites."""
         return bool(self.left.problems), len(self.left.sites)
 
 
@@ -82,7 +83,7 @@ def _count(fixes: Sequence[Fix], settings: tuple[str, ...]) -> int:
 
 @dataclass
 class Trials:
-    """Tries fixes for the sites of one search, on their calls."""
+    """Tries fixes for the sites of one search."""
 
     search: Search
 
@@ -95,7 +96,7 @@ class Trials:
         return self._with_costs(tried)
 
     def _with_costs(self, tried: Tried) -> Tried:
-        """Add the costs of the program as it is, with each working fix, and with all fixes that work together."""
+        """Add the cost of the unchanged program, with each working fix, and with all fixes that work together."""
         costs: dict[tuple[Suggestion, ...], ProgramCost | None] = {}
         for fix in tried.fixes:
             if fix.state in _WORKING and fix.suggestions not in costs:
@@ -106,9 +107,10 @@ class Trials:
         return replace(tried, fixes=fixes, cost=before, cost_after=after)
 
     def _combine(self, fixes: Sequence[Fix]) -> Tried:
-        """Combine fixes: all that work if they mend all of their sites, else the edits, and then setting by setting.
+        """Combine the fixes that work: all at once or, if that leaves some of their sites, setting by setting.
 
-        A setting affects all code, so it is kept only if the program then has fewer sites, or fewer problems.
+        Fixes without settings come first. A setting affects all code, so it is kept only if the program then has fewer
+        sites or no more problems. Returns the best combination.
         """
         working = [fix for fix in fixes if fix.state in _WORKING]
         settings = list(dict.fromkeys(each.settings for fix in working for each in fix.suggestions if each.settings))
@@ -127,7 +129,7 @@ class Trials:
         return best
 
     def _combination_of(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
-        """Chosen fixes as a change, with the sites that are left."""
+        """Combine chosen fixes into one change, and find the sites that remain with it."""
         marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
         change = self._sum(chosen)
         return Tried(marked, change, self.search.sites_after(change), why_not)
@@ -141,7 +143,7 @@ class Trials:
             return self._combination_of(fixes, chosen, self._reason_against(chosen))
 
     def _best(self, site: Site) -> Fix:
-        """The first verified fix of a site, or else the best one that was tried."""
+        """Try the fixes of a site; return the first that is verified, or else the best."""
         number = self.search.sites.index(site) + 1
         self.search.hear(f"trying fixes for site {number} of {len(self.search.sites)}")
         call = self.search.call_of(site)
@@ -160,12 +162,12 @@ class Trials:
             return best if best.state in _WORKING else trial.follow(site, tried, MOST_MOVES) or best
 
     def _suggestions(self, site: Site) -> Iterator[Suggestion]:
-        """The suggestions of a site's card, and then those that run its code as an operator."""
+        """Yield the suggestions of a site, and then suggestions to run its code as an operator."""
         yield from site.suggestions
         yield from operator_suggestions(self.search, site)
 
     def _grow(self, chosen: list[Fix], more: Sequence[Fix]) -> list[Fix]:
-        """Add fixes to chosen ones that work together: all of them, or else those of each half that can be added."""
+        """Add the fixes in `more` that work together with `chosen`: try all at once, or else first one half of them."""
         fitting = list(chosen)
         for fix in more:
             if self._sum(fitting).fits(self._sum([fix])):
@@ -198,7 +200,7 @@ class Trials:
 
 @dataclass
 class Trial:
-    """Tries changes on one bench."""
+    """Tries changes on one call."""
 
     search: Search
     bench: Bench
@@ -206,7 +208,7 @@ class Trial:
     _moved_by: dict[tuple[Suggestion, ...], BreakFacts] = field(default_factory=dict)
 
     def reason_against(self, change: Change, mended: set[str]) -> str:
-        """Why a change does not mend the `mended` sites: a break that is left, or a difference; "" if it does."""
+        """Why a change does not mend the `mended` sites (a break, a difference or an error); "" if it does."""
         try:
             broken = self._break_with(change, mended)
             return self._difference(change, mended)[0] if broken is None else _break_words(*broken[:2])
@@ -214,7 +216,7 @@ class Trial:
             return f"the call raises {type(error).__name__}: {error}".splitlines()[0]
 
     def follow(self, site: Site, fixes: Sequence[Fix], moves: int) -> Fix | None:
-        """A fix that works: one that moves the break, with further suggestions for the places to which it moves it."""
+        """Extend fixes that move the break by suggestions for its new place; return the first that works, or None."""
         for fix in fixes:
             change = sum((change_of(self.search, each) for each in fix.suggestions), Change())
             tried: list[Fix] = []
@@ -229,7 +231,7 @@ class Trial:
         return None
 
     def _suggestions_after(self, fix: Fix) -> list[Suggestion]:
-        """Suggestions for the break that a fix moved."""
+        """Suggestions for the new place of a break that a fix moved; [] if it moved none."""
         facts = self._moved_by.get(fix.suggestions)
         if fix.state != "moves the break" or facts is None:
             return []
@@ -268,9 +270,9 @@ class Trial:
         return {spot: number for spot, number in self.search.spots.items() if number not in own}
 
     def _break_with(self, change: Change, mended: set[str]) -> tuple[Span, str, BreakFacts] | None:
-        """Place, kind and facts of the break that remains or is caused by a change; None if there is none.
+        """Place, kind and facts of the break that remains with a change or is caused by it; None if there is none.
 
-        All other sites have values in their place. A site on an edited line has moved, and is found again.
+        All sites except the `mended` ones are replaced by values. Sites that the change moved are found again first.
         """
         self._moved = {}
         while True:
@@ -299,10 +301,10 @@ class Trial:
         return any((site.file, site.line) == (span.file, span.line) for site in others)
 
     def _difference(self, change: Change, mended: set[str]) -> tuple[str, str]:
-        """The difference that a change makes, and a difference in the order of output only; each "" if there is none.
+        """Difference in results or side effects with a change, and in the order of output only; each "" if none.
 
         The changed call is compiled, with values in place of all sites that are not mended, so that the mended code is
-        in a graph. Then the change is also run eagerly on other inputs.
+        in a graph. Then it is also run eagerly on random inputs.
         """
         why, when = self._compare(change, mended, compiled=True)
         if why:
@@ -316,7 +318,7 @@ class Trial:
     def _compare(
         self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None
     ) -> tuple[str, str]:
-        """Compare one call without and with a change; differences between two unchanged runs (times) are ignored."""
+        """Compare one call without and with a change. Differences between two unchanged runs (times) are ignored."""
         before = self._outcome(Change(), mended, seed=seed)
         after = self._outcome(change, mended, compiled=compiled, seed=seed)
         why, when = compare_outcomes(before, before, after)
@@ -351,13 +353,13 @@ class Trial:
 
 
 def _order(fix: Fix) -> tuple[int, bool]:
-    """Sorting key, the best first; of fixes that do not work, one that was tried tells more than words."""
+    """Sorting key of fixes, the best first; with equal states, a change that was tried comes before mere advice."""
     is_words = fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings)
     return _WORST.index(fix.state), is_words
 
 
 def change_of(search: Search, suggestion: Suggestion | None) -> Change:
-    """Convert a suggestion to a change."""
+    """Convert a suggestion to a change; None becomes an empty change."""
     if suggestion is None:
         return Change()
     if not suggestion.rewrite:
@@ -410,7 +412,7 @@ def run_and_hear(call: Callable[[], Any], roots: Sequence[tuple[str, Any]]) -> O
 
 
 def _gradients(value: Any, state: State) -> list[torch.Tensor | None]:
-    """Gradients of the sum of all differentiable results, for each leaf of `state`; None for a leaf without one."""
+    """Gradient of the sum of all differentiable results for each leaf of `state`; None for a leaf without gradient."""
     outputs = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     floats = [leaf.float().sum() for leaf in outputs if leaf.is_floating_point() and leaf.grad_fn is not None]
     if floats:
@@ -426,7 +428,7 @@ Said = Sequence[tuple[str, str]]
 
 
 def _mask_numbers(first: Said, second: Said, said: Said) -> list[tuple[str, str]]:
-    """The output of a call, without the numbers that differ between two unchanged runs, for example times.
+    """Mask the numbers in a call's output that differ between two unchanged runs, for example times.
 
     If these runs differ in more than numbers, all numbers are masked.
     """

@@ -1,8 +1,8 @@
-"""Move code of a function into a function of its own: find the arguments that it needs, and the code that it becomes.
+"""Move part of a function into a new function: find the arguments that it needs, and the code of the new function.
 
-An argument is the longest part of the moved code that has a type of torch's operator schemas: `self.total`, `x[0]`.
-Names of modules, functions, classes and loggers stay as they are. Objects can't be passed, so code that needs one can't
-be moved, unless the value it computes from it can be passed instead.
+An argument is the longest path, such as `self.total` or `x[0]`, with a value that can be passed to an operator. Names
+of modules, functions, classes and loggers stay unchanged. Other objects can't be passed: code that needs an object can
+be moved only if the value that it computes from the object can be passed instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Accepts = Callable[[ValueKind], bool]
 
 @dataclass(frozen=True)
 class Target:
-    """Code to move: an expression, or statements whose values nothing else uses."""
+    """Code to move: one expression, or consecutive statements."""
 
     nodes: tuple[ast.expr | ast.stmt, ...]
 
@@ -39,7 +39,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument: the name of the parameter, the code of the value in the caller, and the kinds of its values."""
+    """An argument of the new function: the parameter's name, the argument's code in the caller, its kinds of values."""
 
     name: str
     code: str
@@ -52,9 +52,9 @@ class Argument:
 
 @dataclass(frozen=True)
 class Outline:
-    """Moved code. `body` are its statements; `value` is the expression it ends in, None for statements.
+    """The code of the new function. `body` are its statements. `value` is the returned expression, None for statements.
 
-    `absorbed` are assignments before it that only this code uses: they are moved too.
+    `absorbed` are assignments before the moved code that only this code uses: they are moved too.
     """
 
     arguments: tuple[Argument, ...]
@@ -65,7 +65,10 @@ class Outline:
 
 @dataclass
 class Outliner:
-    """Moves code out of one function; `sites` are the nodes that break the graph, and so can't be arguments."""
+    """Moves code out of one function. `sites` are the nodes that break the graph, so they can't be arguments.
+
+    `accepts` decides which kinds of values can be passed. `inner_code` makes the code that reads a parameter.
+    """
 
     function: ast.FunctionDef
     names: Mapping[str, Any]
@@ -80,7 +83,7 @@ class Outliner:
     _moved: list[ast.AST] = field(default_factory=list)
 
     def outline(self, target: Target) -> Outline | None:
-        """The moved code of a target; None if it can't be moved."""
+        """The new function's code for a target; None if the target can't be moved."""
         self._moved = list(target.nodes)
         self._bound = _stored_names(target.nodes)
         named = {each.target.id for node in target.nodes for each in ast.walk(node) if isinstance(each, ast.NamedExpr)}
@@ -98,7 +101,7 @@ class Outliner:
         return Outline(tuple(self._arguments.values()), moved, value, absorbed)
 
     def _take(self, node: ast.AST) -> ast.AST | None:
-        """Code for a node in the moved function; None if it needs an object that can't be passed."""
+        """Code for a node in the new function; None if it needs an object that can't be passed."""
         if isinstance(node, ast.expr) and _is_path(node):
             return self._take_path(node)
         saved = dict(self._arguments), dict(self._absorbed)
@@ -130,7 +133,7 @@ class Outliner:
         return None if node is root else self._node_inside(node)
 
     def _node_inside(self, node: ast.AST) -> ast.AST | None:
-        """A copy of a node with its parts taken."""
+        """A copy of a node, with the code for its parts in the new function; None if a part can't be moved."""
         new = copy.copy(node)
         for name, value in ast.iter_fields(node):
             if isinstance(value, ast.expr_context):
@@ -148,7 +151,7 @@ class Outliner:
         return new
 
     def _argument(self, node: ast.expr) -> ast.expr | None:
-        """Pass a node's value as an argument; None if it has no type that can be passed."""
+        """Add an argument for a node's value and return the code that reads it; None if it can't be passed."""
         kind = self.kinds.one_of(node)
         if kind is None or not self.accepts(kind):
             return None
@@ -158,9 +161,9 @@ class Outliner:
         return self.inner_code(self._arguments[code].name, kind)
 
     def _absorb(self, name: ast.Name) -> ast.AST | None:
-        """Move the only assignment of a local name too, if nothing else uses the name.
+        """Move the only assignment of a local name too, and return the name; None if other code uses the name.
 
-        A dict, list or tuple that other code reads too is made again in the moved code.
+        A dict, list or tuple that other code reads too is also kept in its place.
         """
         assignments = [node for node in ast.walk(self.function) if _assigns(node, name.id)]
         statement = assignments[0] if len(assignments) == 1 else None
@@ -185,7 +188,7 @@ class Outliner:
         return name
 
     def _can_be_made_again(self, statement: ast.Assign, name: str) -> bool:
-        """Whether an assignment is a display of values that nothing can change before the moved code."""
+        """Whether an assigned dict, list or tuple display has no calls and is not used before the moved code."""
         first, last = statement.end_lineno or statement.lineno, getattr(self._moved[0], "lineno", 0)
         uses = (node for node in ast.walk(self.function) if isinstance(node, ast.Name) and node.id == name)
         is_read_between = any(first < node.lineno < last for node in uses)
@@ -211,7 +214,7 @@ class Outliner:
         return any(each and each.arg == name for each in every) or name in _stored_names([self.function])
 
     def _new_name(self, node: ast.expr) -> str:
-        """A parameter name after the last words of the passed code."""
+        """An unused parameter name: the first three words of a path without `self`, or `value`."""
         words = re.findall(r"[A-Za-z_]\w*|\d+", ast.unparse(node).removeprefix("self."))
         name = "_".join(words[:3] if _is_path(node) else ["value"])
         taken = {argument.name for argument in self._arguments.values()} | set(self.names) | self._bound
@@ -236,7 +239,7 @@ def _root(node: ast.expr) -> ast.Name:
 
 
 def _stored_names(nodes: Sequence[ast.AST]) -> set[str]:
-    """Names that some nodes assign, parameters of lambdas among them."""
+    """Names that some nodes assign, including parameters of lambdas."""
     parts = [part for node in nodes for part in ast.walk(node)]
     names = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     lambdas = (part for part in parts if isinstance(part, ast.Lambda))
@@ -249,8 +252,10 @@ def _assigns(node: ast.AST, name: str) -> bool:
 
 
 def _can_move(statement: ast.Assign, node: ast.AST, function: ast.AST) -> bool:
-    """Whether an assignment can run just before a node: each runs once for each run of the other, in this order, and
-    no name that the assignment reads is assigned between them.
+    """Whether an assignment can be moved to just before a node.
+
+    The node must follow in the same block and outside of inner loops, and no name that the assignment reads may be
+    assigned in between.
     """
     later = _statements_after(statement, function)
     holder = next((each for each in later if any(part is node for part in ast.walk(each))), None)

@@ -1,7 +1,7 @@
 """Find the place that owns a changing value: follow a guarded value back through assignments, loops and callers.
 
-An expression owns a change if its value changes and the values in it do not. Whether they change is read from `Kinds`,
-so that an index that changes is not blamed for a shape that does not depend on it.
+An expression owns a change if its value changes and its parts do not. Changes are read from `Kinds`, for one aspect such
+as the shape, so that a changing index is not blamed for a shape that does not depend on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node of a file that a value comes through; `name` is the name that it sets, or the code of an expression."""
+    """A node of a file through which a value passes. `name` is the name that the node sets, or its code."""
 
     file: str
     node: ast.stmt | ast.expr | ast.arg
@@ -62,7 +62,7 @@ class Source:
         return next((each for each in (node, *self.around(node)) if isinstance(each, ast.stmt)), None)
 
     def function_at(self, name: str, line: int) -> Function | None:
-        """The innermost function with a name around a line; a decorated function begins at its first decorator."""
+        """The innermost function of this name around a line, including its decorators; None if there is none."""
         found = [node for node in ast.walk(self.tree) if isinstance(node, _FUNCTIONS) and _holds(node, line)
                  and getattr(node, "name", "<lambda>") == name]  # fmt: skip
         return max(found, key=lambda node: node.lineno, default=None)
@@ -86,9 +86,10 @@ def source_of_file(file: str) -> Source | None:
 
 @dataclass
 class Walk:
-    """Follows one changing value back. `calls` are the numbers of the calls between which it changes.
+    """Follows one changing value back to its owner. `calls` are the numbers of the calls between which it changes.
 
-    `files` are the user's files. `entered_at` are the call sites of the frame that failed, outermost first.
+    `aspect` is the aspect that changes. `files` are the user's files. `entered_at` are the calls that lead to the frame
+    with the failed guard, outermost first. `steps` are the nodes on the way.
     """
 
     kinds: Kinds
@@ -97,16 +98,16 @@ class Walk:
     files: Sequence[str]
     entered_at: tuple[CallSite, ...] = ()
     sizes: frozenset[int] = frozenset()
-    """The old and the new size or int, if one changes."""
+    """The old and the new size or int, as far as known; empty if no size or int changes."""
     steps: list[Step] = field(default_factory=list)
     _seen: set[tuple[ast.AST, int]] = field(default_factory=set)
 
     def owner_of_name(self, source: Source, function: Function, name: str, line: int) -> Step | None:
-        """The owner of a local variable of a function, as it is at the end of a line."""
+        """The owner of the value of a function's local variable after a line; None if not found."""
         return self._variable(source, name, function, line, self.entered_at)
 
     def owner_of_attribute(self, attribute: str, class_name: str = "") -> Step | None:
-        """The statement that changed an attribute in the calls; None if none did."""
+        """The owner of an attribute's value; None if no statement set it in the calls. Prefer stores in `class_name`."""
         stores = [each for each in self._stores(attribute) if self._ran(*each)]
         own = [each for each in stores if class_name and _class_of(*each) == class_name]
         for source, statement in own or stores:
@@ -118,7 +119,7 @@ class Walk:
         return None
 
     def owner_of_expression(self, source: Source, node: ast.expr, sites: tuple[CallSite, ...]) -> Step | None:
-        """The owner of an expression's changing value."""
+        """The owner of an expression's changing value; None in a cycle, or after too many steps."""
         if (node, len(sites)) in self._seen or len(self._seen) > MOST_STEPS:
             return None
         self._seen.add((node, len(sites)))
@@ -135,10 +136,10 @@ class Walk:
         return Step(source.file, node, " ".join(ast.unparse(node).split()))
 
     def _changing_parts(self, source: Source, node: ast.expr) -> list[ast.expr]:
-        """Parts of an expression whose values change, those first that may explain the change.
+        """Parts of an expression whose values change, the likeliest explanation first.
 
-        A part with the old and the new size comes before others. If sizes change, tensors and containers come before
-        numbers, which may only select; if a plain value changes, plain values come first.
+        Parts that have both the old and the new size come first. Of the others, only tensors and containers are kept,
+        if there are any, as numbers may be mere indices; if a plain value changes, only plain values are kept.
         """
         parts = [part for part in _parts(node) if self._varies(source, part) or self._is_iterator(source, part)]
         plain_first = self.aspect == "value"
@@ -173,7 +174,7 @@ class Walk:
             self.steps.append(step)
 
     def _returned_step(self, source: Source, node: ast.Call, sites: tuple[CallSite, ...]) -> Step | None:
-        """The owner within the user's function that a call runs, if a value that it returns changes."""
+        """The owner of a call's changing result, inside the user's function that it runs; None if there is none."""
         codes = {kind.code for kind in self._kinds(source, node.func) if kind.code and kind.code[0] in self.files}
         for file, name, line in codes if len(codes) == 1 else ():
             callee = source_of_file(file)
@@ -199,7 +200,7 @@ class Walk:
         self, source: Source, name: str, function: Function, line: int, sites: tuple[CallSite, ...],
         use: ast.Name | None = None,
     ) -> Step | None:  # fmt: skip
-        """The owner of a function's variable as it is used at a line, or, without `use`, as it is after the line."""
+        """The owner of a variable's value where `use` reads it or, if `use` is None, after the line."""
         before, later = _find_reaching(source, function, name, line, use)
         before, later = ([each for each in found if self._may_have_run(source, each[0])] for found in (before, later))
         parameter = _parameter_of(function, name)
@@ -229,12 +230,12 @@ class Walk:
         return Step(source.file, changing, name)
 
     def _enters(self, source: Source, parameter: ast.arg, before: Sequence[Assigned], line: int) -> bool:
-        """Whether a parameter's value changes and may reach a line."""
+        """Whether a parameter's value changes and may reach a line: no assignment `before` always replaces it."""
         is_set = any(_dominates(source, statement, line) for statement, _ in before)
         return not is_set and self.kinds.varies(node_key(source.file, parameter), self.aspect, self.calls)
 
     def _may_have_run(self, source: Source, statement: ast.stmt | ast.expr) -> bool:
-        """Whether a statement ran in the calls, or holds no expression whose value would tell."""
+        """Whether a statement ran in the calls; True if it has no expression with recorded values to tell."""
         key = (node_key(source.file, node) for node in ast.walk(statement) if isinstance(node, ast.expr))
         known = [each for each in key if each in self.kinds.keys]
         return not known or any(self.kinds.of(each, self.calls) for each in known)
@@ -246,7 +247,7 @@ class Walk:
     def _loop(
         self, source: Source, header: ast.stmt | ast.expr, values: ast.expr, name: str, sites: tuple[CallSite, ...]
     ) -> Step:
-        """The owner of a loop variable: the iterated values if they change between the calls, or else the loop."""
+        """The owner of a loop variable: the owner of the iterated values if these change, or else the loop."""
         if self._varies(source, values) or self._is_iterator(source, values):
             found = self.owner_of_expression(source, values, sites)
             if found is not None:
@@ -255,7 +256,7 @@ class Walk:
         return Step(source.file, header, name)
 
     def _parameter(self, source: Source, function: Function, name: str, sites: tuple[CallSite, ...]) -> Step | None:
-        """The owner of a parameter: that of the caller's argument; the parameter itself for the explored function."""
+        """The owner of a parameter's value: that of the caller's argument, or the parameter of the explored function."""
         parameter = _parameter_of(function, name)
         if parameter is None:
             return None
@@ -286,7 +287,7 @@ class Walk:
                     yield source, node
 
     def _ran(self, source: Source, statement: ast.stmt) -> bool:
-        """Whether a statement ran in the calls: one of its expressions has a value."""
+        """Whether a statement ran in the calls, so that one of its expressions has a recorded value."""
         expressions = (node for node in ast.walk(statement) if isinstance(node, ast.expr))
         return any(self._kinds(source, node) for node in expressions)
 
@@ -297,7 +298,7 @@ def global_owner(source: Source, name: str, walk: Walk) -> Step | None:
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
-    """The direct sub-expressions of an expression, without called functions."""
+    """Direct parts of an expression, without called functions and constants; also the parts of tuples and slices."""
     match node:
         case ast.Call(func=func, args=args, keywords=keywords):
             own = [*args, *(keyword.value for keyword in keywords)]
@@ -321,13 +322,13 @@ def _parts(node: ast.expr) -> list[ast.expr]:
 
 
 Assigned = tuple[ast.stmt | ast.expr, ast.expr | None]
-"""A node that sets a variable, and the value, if it is an expression."""
+"""A node that sets a variable, and the expression of the value, None if there is none."""
 
 
 def _find_reaching(
     source: Source, function: Function, name: str, line: int, use: ast.Name | None
 ) -> tuple[list[Assigned], list[Assigned]]:
-    """The assignments to a variable that may reach a line, latest first: earlier ones, and later ones of a loop."""
+    """Assignments to a variable that may reach a line: earlier ones, latest first, and later ones of loops around it."""
     assigned = sorted(_assignments(source, function, name), key=lambda found: found[0].lineno)
     inside = source.statement(use) if use is not None else None
     before = [found for found in assigned if _is_before(found[0], line, inside)]
@@ -444,7 +445,7 @@ def _sets_attribute(target: ast.expr, attribute: str) -> bool:
 
 
 def _mutates(node: ast.AST, attribute: str) -> bool:
-    """Whether a node is a call like `x.attribute.append(…)`, or `x.attribute.setdefault(…).append(…)`."""
+    """Whether a node is a call that changes an attribute's value in place, like `x.attribute.append(…)`."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATES):
         return False
     return isinstance(node.func.value, ast.Attribute) and node.func.value.attr == attribute
@@ -474,7 +475,7 @@ def _parameter_of(function: Function, name: str) -> ast.arg | None:
 
 
 def call_to(source: Source, line: int, function: str, kinds: Kinds) -> ast.Call | None:
-    """The call of a function at a line: one whose callee ran the function, or else one by its name."""
+    """The call at a line that ran a function, or else one that names the function; None if there is none."""
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call) and _covers(node, line)]
     named = [each for each in calls if _callee(each.func) == function]
     ran = [each for each in calls if function in _names_run(source, each, kinds)]
@@ -482,7 +483,7 @@ def call_to(source: Source, line: int, function: str, kinds: Kinds) -> ast.Call 
 
 
 def _names_run(source: Source, call: ast.Call, kinds: Kinds) -> set[str]:
-    """Names of the functions that a call ran, in any call of the program."""
+    """Names of the functions that a call expression ran, in all calls of the program."""
     found = kinds.of(node_key(source.file, call.func), kinds.calls)
     return {kind.code[1].rpartition(".")[2] for kind in found if kind.code}
 

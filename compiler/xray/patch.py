@@ -1,4 +1,4 @@
-"""A change of the program as edited files: their text before and after, with line ends and encoding kept."""
+"""Convert a change of the program to edited files, with line ends and encoding kept."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True, slots=True)
 class EditedFile:
-    """A file or cell of the user before and after a change, with its line ends and byte order mark as they are.
+    """A file or cell of the user before and after a change, with unchanged line ends and byte order mark.
 
-    `path` is the file that Python ran, `name` the one to show. `encoding` is that of the file. `data` are its bytes,
-    None for a cell, or for a file whose lines on disk are not the ones that ran.
+    `path` is the path that Python ran, `name` the name to show. `encoding` and `data` are the encoding and the bytes of
+    the file on disk; `data` is None for a cell, or if the lines on disk differ from the lines that ran.
     """
 
     path: str
@@ -45,10 +45,10 @@ class EditedFile:
 
 
 def edited_files(change: Change, search: Search, cells: Mapping[str, str] | None = None) -> tuple[EditedFile, ...]:
-    """The files that a change edits. Settings, and edits of packages, become statements after the imports of one; new
-    functions after those of their own file.
+    """The files that a change edits.
 
-    `cells` has the text of notebook cells as the user wrote it, by path: the text that Python ran has no magics.
+    Settings, and edits of packages, become statements after the imports of one file of the user. New functions are
+    inserted after the imports of their own file. `cells` has the text of notebook cells by path, including magics.
     """
     edits = [edit for edit in change.edits if not is_upstream(edit.file)]
     file = next(iter([*own_files(search), *(edit.file for edit in edits)]), "")
@@ -66,7 +66,7 @@ def edited_files(change: Change, search: Search, cells: Mapping[str, str] | None
 
 
 def _overrides(change: Change, search: Search, file: str) -> Iterator[Code]:
-    """Code for a file of the user in place of the edits of installed packages."""
+    """Yield code for the user's `file` that replaces the functions of packages that a change edits."""
     edits: dict[FunctionType, tuple[Override, list[Edit]]] = {}
     for edit in change.edits:
         place = Place(edit.file, "", edit.line, edit.line, None, None)
@@ -109,7 +109,7 @@ def _bytes_of(path: str) -> bytes | None:
 
 
 def _diff_name(path: str, name: str) -> str:
-    """A file's path relative to the current folder, so that a diff can be applied here; outside of it, its name."""
+    """A file's path relative to the current folder, so that a diff can be applied there; `name` for files elsewhere."""
     file, here = Path(path).resolve(), Path.cwd()
     return file.relative_to(here).as_posix() if file.is_relative_to(here) else name
 
@@ -132,7 +132,7 @@ def edit_text(text: str, edits: Sequence[Edit]) -> str:
 def _insertion(file: str, code: Code, edits: list[Edit]) -> Edit:
     """An edit that inserts code after the last import at the top of a file, or before its first statement.
 
-    It replaces the edit of the line that it extends, if there is one.
+    An edit of the same lines is removed from `edits`; its text becomes part of the new edit.
     """
     lines, body = linecache.getlines(file), parse_edited(file).body
     top = itertools.takewhile(lambda node: not isinstance(node, _DEFINITIONS), body)
@@ -151,7 +151,7 @@ def _insertion(file: str, code: Code, edits: list[Edit]) -> Edit:
 
 
 def _first_line(body: Sequence[ast.stmt]) -> int:
-    """The line of a file's first statement after its docstring, decorators included."""
+    """Line of a file's first statement after the docstring, or of its first decorator; 1 if there is no statement."""
     statements = [node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
     if not statements:
         return 1

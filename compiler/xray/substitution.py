@@ -40,12 +40,12 @@ MOST_ITEMS = 10_000
 """Maximum number of recorded items of an iterator, which may have no end."""
 
 Kind = Literal["value", "truth", "context", "statement"]
-"""The thing recorded at a spot: its value, its truth value, the value that a `with` binds, or that a statement ran."""
+"""Kind of record at a spot: a value, a truth value, the value that a `with` binds, or the result of a statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """An expression, a context manager of a `with`, or a statement to replace, by its place in a file."""
+    """An expression, a context manager of a `with`, or a statement to replace, by its place: lines and byte columns."""
 
     file: str
     start: tuple[int, int]
@@ -80,7 +80,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Lines of a file, and the text that replaces them."""
+    """A text that replaces lines `line` to `end_line` of a file."""
 
     file: str
     line: int
@@ -101,7 +101,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Change:
-    """A change that should remove breaks: edits of files, functions that these call, and torch settings."""
+    """A change of the program: edits of files, new functions that the edits call, and torch settings."""
 
     edits: tuple[Edit, ...] = ()
     settings: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class Change:
 
 @dataclass
 class Noted:
-    """Values of expressions recorded in one run, in order, by the number of their spot."""
+    """Values recorded in one run, in order, by number of the spot."""
 
     values: dict[int, list[Any]] = field(default_factory=dict)
 
@@ -166,7 +166,7 @@ class Noted:
 
 
 class _Empty:
-    """The value of an expression that is not run: any attribute, item and call of it is empty too."""
+    """The value of an expression that is not run. Its attributes, items and results of calls are empty too."""
 
     def __getattr__(self, name: str) -> _Empty:
         if name.startswith("__"):
@@ -206,14 +206,14 @@ class _Empty:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """The replacement for a spot: one constant, or items that are used one by one, with the last one repeated."""
+    """The replacement for a spot: one constant, or items that are used in order. The last item is repeated."""
 
     constant: Any = None
     items: tuple[Any, ...] = ()
 
     @property
     def words(self) -> str:
-        """The value or values, in a few words."""
+        """The constant or the items, in a few words."""
         if not self.items:
             return repr(self.constant)
         kinds = dict.fromkeys(_short(item) for item in self.items)
@@ -228,8 +228,9 @@ def _short(value: Any) -> str:
 
 
 def _stand_in(values: Sequence[Any]) -> StandIn:
-    """The replacement for the recorded values: one constant if they are equal constants, one tensor if they are tensors
-    that differ only in their elements, or else all values.
+    """The replacement for recorded values: one constant if they are equal constants, else items.
+
+    Tensors that differ only in their elements become one item, the first tensor.
     """
     first = values[0]
     if _is_constant(first) and all(type(value) is type(first) and value == first for value in values):
@@ -251,9 +252,9 @@ def _is_constant(value: Any) -> bool:
 
 
 def _copy_of(value: Any) -> Any:
-    """A copy that later changes of the value do not affect; parameters and sparse tensors are shared.
+    """A copy of a value with cloned tensors; parameters and sparse tensors are shared.
 
-    A tensor that requires grad gets a grad_fn of its own.
+    The copy of a tensor that requires grad is no leaf: it has its own grad_fn.
     """
 
     def copy(leaf: Any) -> Any:
@@ -300,7 +301,7 @@ class _Replace(ast.NodeTransformer):
         return value
 
     def _statement(self, node: ast.stmt, number: int) -> ast.stmt | list[ast.stmt]:
-        """Drop a statement; for one that updates a name in place (`x += y`), assign the recorded result instead."""
+        """Drop a statement, or assign the recorded result of `x += y` to `x`. Without stand-ins, record that it ran."""
         target = node.target if isinstance(node, ast.AugAssign) else None
         never = _place_at(ast.If(ast.Constant(False), [node], []), node)
         if number in self.left_out:
@@ -329,7 +330,7 @@ def _value(number: int, stand_in: StandIn) -> ast.expr:
 
 
 def _place_at(new: Any, old: ast.AST) -> Any:
-    """Give a new node, and those of its parts that are not from the file, the location of the old node."""
+    """Give a new node, and its parts that are not from the file, the location of the old node."""
     for node in ast.walk(new):
         if node is old:
             continue
@@ -339,7 +340,7 @@ def _place_at(new: Any, old: ast.AST) -> Any:
 
 
 def _is_of_file(node: ast.AST, old: ast.AST) -> bool:
-    """Whether a node is part of the old one, so that it keeps its location."""
+    """Whether a node is part of the old node, and so keeps its location."""
     return any(node is part for part in ast.walk(old))
 
 
@@ -354,7 +355,7 @@ class Program:
 
     @contextmanager
     def with_notes(self, noted: Noted, left_out: frozenset[int] = frozenset()) -> Iterator[None]:
-        """Run the block with a program that records its spots' values; `left_out` spots are None and do not run."""
+        """Run the block with a program that records values at its spots. `left_out` spots do not run and are empty."""
         with self._with_changes(None, left_out, {NOTE: noted.note, TRUTH: noted.truth, ENTER: noted.enter}):
             yield
 
@@ -392,7 +393,7 @@ class Program:
 
     @contextmanager
     def _with_definitions(self) -> Iterator[None]:
-        """Add the new functions to the modules of their files; they and their operators are removed afterwards."""
+        """Add the new functions to the modules of their files; remove them and their operators after the block."""
         with contextlib.ExitStack() as stack:
             for each in self.definitions:
                 spaces = {
@@ -428,7 +429,7 @@ def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:
 def edit_lines(lines: Sequence[str], edits: Sequence[Edit]) -> tuple[list[str], list[int]]:
     """The lines of an edited file, and the line number of each in the original file.
 
-    New lines end as the replaced ones do, the last one as the last of these.
+    New lines get the line end of the first replaced line; the last new line gets that of the last replaced line.
     """
     text, origin = list(lines), list(range(1, len(lines) + 1))
     for edit in sorted(edits, key=lambda edit: edit.line, reverse=True):
@@ -488,7 +489,7 @@ def all_functions() -> dict[str, list[FunctionType]]:
 
 
 def _functions_of_modules() -> Iterator[Any]:
-    """Yield the values in the user's modules and in the modules' classes, functions among them."""
+    """Yield all values in the user's modules and in the modules' classes, including functions."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or "<unknown>"
         for value in () if is_installed(file) else list(vars(module).values()):

@@ -1,4 +1,4 @@
-"""Kinds of the values of expressions in a run: what torch's operator schemas need to know of arguments and results."""
+"""Record the kinds of expression values in a run: the types, shapes and dtypes that an operator's schema needs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 class ValueKind:
     """The kind of a value: its form, its Python type, and the metadata of a tensor or array.
 
-    `parts` are the kinds of the tensors in a tuple or list. "numbers" are floats in a list, tuple or dict, with the
-    `keys` of the dict. A "constant" is a plain value, or another container of plain values.
+    `parts` are the kinds of the tensors in a tuple or list (form "tensors"). Form "numbers" is a list, tuple or dict of
+    floats; `keys` are the keys of the dict. Form "constant" is any other plain value, or container of plain values.
     """
 
     form: Form
@@ -82,19 +82,19 @@ class Kinds(Noted):
 
 @dataclass(frozen=True)
 class ValueKinds:
-    """Kinds of the values of expressions of one file, in one run of a call."""
+    """Kinds of the values of expressions of one file, from one run of each call."""
 
     file: str
     by_spot: dict[Spot, Sequence[ValueKind]]
 
     def of(self, node: ast.AST) -> Sequence[ValueKind]:
-        """Kinds of an expression's values, in order; () if it was not reached."""
+        """Kinds of an expression's values, in order; empty if no value was recorded."""
         if not isinstance(node, ast.expr):
             return ()
         return self.by_spot.get(Spot.of_node(self.file, node, "value"), ())
 
     def one_of(self, node: ast.AST) -> ValueKind | None:
-        """The first kind of an expression's values if all have the same form and type, else None."""
+        """The first kind of an expression's values if all have the same form, type, dtype and keys, else None."""
         kinds = self.of(node)
         return (
             kinds[0] if kinds and len({(kind.form, kind.type, kind.dtype, kind.keys) for kind in kinds}) == 1 else None
@@ -117,7 +117,7 @@ def kinds_in_runs(search: Search, calls: Iterable[Call], file: str, roots: Itera
 
 
 def _has_place(node: ast.expr) -> bool:
-    """Whether a node is a value that can be recorded; parts of an f-string share its place."""
+    """Whether a node's value can be recorded: not for constants, nor for f-strings, as their parts share a place."""
     if isinstance(node, ast.JoinedStr | ast.FormattedValue | ast.Constant):
         return False
     return can_be_replaced(node) and not (isinstance(node, ast.Name) and node.id == "super")
