@@ -108,7 +108,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of repeating all calls: results by call, output, and numbers of compilations. `raised` is an error or ""."""
+    """Outcome of repeating all calls: results by call, output, numbers of compilations. `raised` is an error or ""."""
 
     results: tuple[tuple[Result, ...], ...] = ()
     said: tuple[tuple[str, str], ...] = ()
@@ -221,7 +221,7 @@ class CauseTrials:
         return len(mine), others
 
     def _explore_candidate(self, candidate: Candidate, *, as_it_is: bool) -> Any:
-        """Explore all calls with a change; return the record, None if they fail. `as_it_is`: without replacing sites."""
+        """Explore all calls with a change; return the record, None if they fail. `as_it_is`: do not replace sites."""
         options = replace(CAPTURE, dynamic=candidate.dynamic)
         prepare = lambda call, number: self._prepare(candidate, call, number)  # noqa: E731
         return self.found.record_with(prepare, options, as_it_is=as_it_is, change=self._change(candidate))[0]

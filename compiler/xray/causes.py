@@ -70,7 +70,7 @@ Prepare = Callable[[Call, int], tuple[Sequence[Any], Mapping[str, Any]]]
 class CauseSearch:
     """Causes of recompilation in the calls of a search, and the data needed to try changes.
 
-    `files` are the paths of the user's files by name. `owners` are the owners of the changing values, by id of the cause.
+    `files` are the paths of the user's files by name. `owners` are the places where values change, by id of the cause.
     """
 
     search: Search
@@ -122,7 +122,7 @@ class CauseSearch:
         return [value for _, value in State.of(roots, largest=0).objects]
 
     def owned_by(self, record: Record, calls: Sequence[int]) -> Iterator[tuple[Recompile, GuardFailure, Step | None]]:
-        """Yield each recompilation with each failed guard of its closest cache entry, and the owner of the guarded value.
+        """Yield each recompilation with each failed guard of its closest cache entry, and the guarded value's owner.
 
         `calls` are the numbers of the record's calls.
         """

@@ -1,6 +1,6 @@
-"""Kinds of the values that the expressions of a program take: shapes, plain values, lengths, identities.
+"""Record kinds of the values of a program's expressions: shapes, plain values, lengths and identities.
 
-The user's functions run eagerly with every expression wrapped, and each value is reduced to a small description of it.
+The user's functions run eagerly with every expression wrapped, and each value is reduced to a small description.
 Comparing the descriptions of one expression tells whether its value changes, within a call or between calls.
 """
 
@@ -25,16 +25,16 @@ NOTE = "_tcompile_kind"
 MOST_ITEMS = 12
 MOST_KINDS = 24
 NodeKey = tuple[str, int, int, int, int]
-"""File, and first and last line and column of an expression."""
+"""File, first line and column, and last line and column of an expression or a parameter."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A description of a value. Unused fields are None.
+    """A description of a value. Fields that do not apply have their defaults.
 
-    `value` is a plain value, `shape` the sizes of a tensor or array. `length` and `items` are of a container. `code` is
-    the code that a function or module runs. `identity` is the id of an object without other fields.
+    `value` is a plain value. `shape` are the sizes of a tensor or array. `length` and `items` describe a container.
+    `code` is the key of the code that a function or module runs. `identity` is the id of a tensor or any other object.
     """
 
     type: str
@@ -69,7 +69,7 @@ class Kind:
         )
 
     def sizes(self) -> Iterator[int]:
-        """Yield the sizes, the length, and the number in the description."""
+        """Yield all sizes, lengths and ints in the description, including those of items."""
         yield from self.shape or ()
         yield from (each for each in (self.length, self.value) if type(each) is int)
         for item in self.items:
@@ -81,7 +81,7 @@ class Kind:
 
 
 def kind_of(value: Any, depth: int = 3) -> Kind:
-    """Describe a value. The user's own methods are not called."""
+    """Describe a value, and `depth` levels of items of containers. The user's own methods are not called."""
     name = type(value).__name__
     if isinstance(value, torch.Tensor):
         stride = tuple(value.stride()) if value.layout == torch.strided else None
@@ -115,14 +115,14 @@ def _code_key(value: Any) -> CodeKey | None:
 
 @dataclass
 class Kinds:
-    """Kinds of each expression's values, by number of the call."""
+    """Kinds of the values of each expression, by number of the call."""
 
     call: int = 1
     nodes: list[NodeKey] = field(default_factory=list)
     found: dict[NodeKey, dict[int, dict[Kind, None]]] = field(default_factory=dict)
 
     def note(self, number: int, value: Any) -> Any:
-        """Describe a value and return it."""
+        """Record the kind of a value and return the value."""
         kinds = self.found.setdefault(self.nodes[number], {}).setdefault(self.call, {})
         if len(kinds) < MOST_KINDS:
             kinds[kind_of(value)] = None
@@ -135,7 +135,7 @@ class Kinds:
 
     @functools.cached_property
     def keys(self) -> frozenset[NodeKey]:
-        """Keys of all expressions that are noted when they run; for use once the calls are made."""
+        """Keys of all expressions that are noted when they run. Read it only after the calls, as it is cached."""
         return frozenset(self.nodes)
 
     def of(self, key: NodeKey, calls: Iterable[int]) -> list[Kind]:
@@ -167,13 +167,13 @@ def parse(file: str) -> ast.Module:
 
 
 def node_key(file: str, node: ast.AST) -> NodeKey:
-    """The key of an expression of a file."""
+    """The key of a node of a file."""
     assert isinstance(node, ast.expr | ast.stmt | ast.arg)
     return file, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
 class _Wrap(ast.NodeTransformer):
-    """Wraps each expression in a call that notes its value."""
+    """Wraps each expression in a function in a call that notes its value."""
 
     def __init__(self, file: str, nodes: list[NodeKey]) -> None:
         self.file, self.nodes, self.depth = file, nodes, 0
@@ -195,7 +195,7 @@ class _Wrap(ast.NodeTransformer):
         return self._match_case(node) if isinstance(node, ast.match_case) else self._statement(node)
 
     def _value_outside(self, node: ast.AST) -> Any:
-        """Visit the functions in a statement outside of functions."""
+        """Visit only the functions in a node that is outside of functions."""
         return node if isinstance(node, ast.expr) else self.generic_visit(node)
 
     def _class(self, node: ast.ClassDef) -> Any:
@@ -238,7 +238,7 @@ class _Wrap(ast.NodeTransformer):
             node.elts = [each if isinstance(each, ast.Slice | ast.Starred) else self.visit(each) for each in node.elts]
 
     def _wrap(self, node: ast.expr, at: ast.expr | ast.arg | None = None) -> ast.expr:
-        """Wrap an expression; its value is noted for the node `at`, by default itself."""
+        """Wrap an expression. Its value is noted for the node `at`, by default for the expression."""
         place = node if at is None else at
         self.nodes.append(node_key(self.file, place))
         number = ast.Constant(len(self.nodes) - 1)

@@ -73,7 +73,7 @@ class Tried:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Sorting key, the best first: whether the search with the change met problems, and number of remaining sites."""
+        """Sorting key, the best first: whether the search with the change met problems, and the number of its sites."""
         return bool(self.left.problems), len(self.left.sites)
 
 
@@ -167,7 +167,7 @@ class Trials:
         yield from operator_suggestions(self.search, site)
 
     def _grow(self, chosen: list[Fix], more: Sequence[Fix]) -> list[Fix]:
-        """Add the fixes in `more` that work together with `chosen`: try all at once, or else first one half of them."""
+        """Add the fixes in `more` that work together with `chosen`: try all at once, or else each half in turn."""
         fitting = list(chosen)
         for fix in more:
             if self._sum(fitting).fits(self._sum([fix])):

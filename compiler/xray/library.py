@@ -1,7 +1,7 @@
-"""Sites in installed packages, which users do not edit: overrides in the user's own code, and texts for a report.
+"""Sites in installed packages: override a package's function in the user's code, or write an issue for its authors.
 
-A fix for a line of a package is tried on the package's own function, in memory. Handed over, it is a copy of that
-function in the user's file, and a statement that puts the copy in its place.
+A fix for a line of a package is tried on the package's own function, in memory. In the patch, the fix is an edited copy
+of the function in the user's file, and a statement that replaces the package's function by the copy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Override:
-    """A function of a package that the user's code can replace, and the names under which the package holds it."""
+    """A package's function that the user's code can replace. `holders` are its places in packages, as `module:name`."""
 
     function: FunctionType
     definition: ast.FunctionDef
@@ -60,7 +60,7 @@ class Override:
     def code(self, edits: Sequence[Edit], known: Mapping[str, Any]) -> Code | None:
         """Code that defines the edited copy and puts it in place; None if the copy would not mean the same.
 
-        `known` are the names that the user's module has.
+        `known` are the globals of the user's module.
         """
         module = self.function.__module__
         text = self._copy(edits)
@@ -83,7 +83,7 @@ class Override:
         ))  # fmt: skip
 
     def _is_held_elsewhere(self, known: Mapping[str, Any]) -> bool:
-        """Whether another module of the user has the function, by an import of its own."""
+        """Whether another module of the user has imported the function."""
         others = (vars(module) for module in _modules() if not is_installed(vars(module).get("__file__") or "<none>"))
         return any(value is self.function for own in others if own is not known for value in list(own.values()))
 
@@ -103,8 +103,8 @@ class Override:
 def override_at(place: Place, functions: Iterable[FunctionType]) -> Override | None:
     """The package's function around a place, if a copy in the user's code can replace it; None if not.
 
-    A copy can't where the function has a decorator, closure variables (`super()` is one), or text over several lines,
-    whose indentation would change.
+    Functions with decorators, closure variables (`super()` needs one) or strings over several lines, whose indentation
+    would change, can't be replaced.
     """
     around = nodes_around(place)
     defined = next((node for node in around if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)), None)
@@ -119,7 +119,7 @@ def override_at(place: Place, functions: Iterable[FunctionType]) -> Override | N
 
 
 def _is_bound_to_its_place(defined: ast.FunctionDef) -> bool:
-    """Whether a function writes globals, has names that Python changes in a class, or text over several lines."""
+    """Whether a function declares globals, uses private names (`__x`), or has strings over several lines."""
     for node in ast.walk(defined):
         if isinstance(node, ast.Global):
             return True
@@ -139,7 +139,7 @@ def _doc_node(defined: ast.FunctionDef) -> ast.expr | None:
 
 
 def _holders(function: FunctionType) -> Iterator[str]:
-    """Where the package holds a function, as `module:name`: in its class, or in each module that imported it."""
+    """Yield the places that hold a function, as `module:name`: its class, or all installed modules that have it."""
     module, (*owners, name) = sys.modules.get(function.__module__), function.__qualname__.split(".")
     if owners:
         owner: Any = module
@@ -154,14 +154,14 @@ def _holders(function: FunctionType) -> Iterator[str]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    """The imported modules that have a file, and the notebook's."""
+    """Yield the imported modules that have a file, and `__main__`."""
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and (name == "__main__" or isinstance(vars(module).get("__file__"), str)):
             yield module
 
 
 def _globals_of(text: str) -> set[str] | None:
-    """The global names that a function reads; None if its text is no Python."""
+    """Names of the globals that a function reads; None if its source does not compile."""
     try:
         codes = list(nested_codes(compile(text, "<tcompile copy>", "exec", dont_inherit=True)))[1:]
     except SyntaxError:
@@ -170,14 +170,14 @@ def _globals_of(text: str) -> set[str] | None:
 
 
 def in_your_code(item: Suggestion, override: Override) -> Suggestion:
-    """A suggestion for a line of a package, with words on where the change is made."""
+    """Add to a suggestion for a line of a package that the patch makes the change in a copy of the function."""
     name, package = override.function.__qualname__, package_words(override.function)
     how = f"The patch makes this change in a copy of `{name}` in your code, which takes the place of that of {package}."
     return replace(item, text=f"{item.text} {how}")
 
 
 def package_words(function: FunctionType) -> str:
-    """The package of a function and its version: `timm 1.0.9`."""
+    """Name and version of a function's package: `timm 1.0.9`."""
     return _with_version(function.__module__.partition(".")[0])
 
 
@@ -195,7 +195,7 @@ def is_upstream(file: str) -> bool:
 
 
 def report_text(found: GraphBreak, span: Span, environment: Environment) -> str:
-    """The text of an issue for the authors of the package that a break is in."""
+    """The text of an issue for the authors of a package that breaks the graph."""
     package = _with_version(span.file.partition("/")[0].removesuffix(".py"))
     chain = [f"  {each.file}:{each.line} in {each.function}" for each in found.chain]
     versions = filter(None, (f"torch {environment.torch}" if environment.torch else "", package,

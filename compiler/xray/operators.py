@@ -1,8 +1,8 @@
-"""Suggestions to run code that breaks the graph as an operator of the graph, which calls plain Python when it runs.
+"""Suggest to run code that breaks the graph as a custom operator, which calls plain Python when the graph runs.
 
-An operator needs the types of its arguments and result, so the program is run once to record them. Its fake
-implementation is written out: each size of the result is one of an argument's sizes, or data-dependent. Code that
-only depends on constants is run once instead, while the graph is captured.
+An operator needs the types of its arguments and result, so the program is run once to record them. In its fake
+implementation, each size of the result is a size of an argument, a constant, or data-dependent. Code that always
+returns the same for the same arguments is instead run once, while the graph is captured.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _CLOCKS = {time.time: "time", time.perf_counter: "perf_counter", time.monotonic:
            time.process_time: "process_time"}  # fmt: skip
 _REPEATABLE = {"hashlib", "json", "pickle", "base64", "binascii", "zlib", "struct", "math", "string", "textwrap", "re",
                "platform", "operator", "urllib", "html", "fractions", "decimal", "statistics", "colorsys"}  # fmt: skip
-"""Modules whose functions give the same for the same arguments in one process."""
+"""Modules with functions that return the same for the same arguments, within one process."""
 _OF_THE_PROCESS = {"os": {"getpid", "getppid", "cpu_count"}, "socket": {"gethostname"}}
 _IMPURE = {"random", "secrets", "time", "datetime", "uuid", "print", "open", "input", "warnings", "sys", "logging",
            "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "multinomial", "bernoulli"}  # fmt: skip
 """Modules, functions and methods that do more than compute a result from arguments."""
 _OF_TORCHS_GENERATOR = {"get_rng_state", "set_rng_state", "seed", "initial_seed", "fork_rng"}
-"""Functions whose order with the random operators of a graph matters, which compilers do not keep."""
+"""Functions that must keep their order relative to a graph's random operators, which compilers do not guarantee."""
 _TYPES = {"tensor": "torch.Tensor", "array": "torch.Tensor", "tensors": "list[torch.Tensor]", "text": "str",
           "numbers": "list[torch.Tensor]"}  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef,)
 
 
 def operator_suggestions(search: Search, site: Site) -> Iterator[Suggestion]:
-    """Suggestions to run the code of a site, or code around it, as an operator or as a constant."""
+    """Yield suggestions to run the code of a site, or code around it, as an operator or as a constant."""
     seen = set[tuple[int, int, str]]()
     for code in _places_of(search, site):
         for target in code.targets():
@@ -67,7 +67,7 @@ def operator_suggestions(search: Search, site: Site) -> Iterator[Suggestion]:
 
 
 def _places_of(search: Search, site: Site) -> Iterator[_Code]:
-    """The function of a site, and then the functions that call it."""
+    """Yield the code at a site, and then at the calls that lead to it, innermost first."""
     places = [search.place_of(span) for span in site.chain if span.end_column]
     for depth, place in enumerate(reversed(places)):
         if is_installed(place.file):
@@ -102,7 +102,7 @@ class _Code:
         return next(node for node in reversed(self.nodes) if isinstance(node, ast.stmt))
 
     def targets(self) -> Iterator[Target]:
-        """Code that could be moved, the least first."""
+        """Yield code that could be moved, in the order in which it is tried."""
         if self.depth:
             yield Target((self.nodes[-1],)) if isinstance(self.nodes[-1], ast.expr) else Target(())
             return
@@ -118,11 +118,11 @@ class _Code:
         yield from self._uses()
 
     def _branch(self) -> ast.stmt | None:
-        """The innermost `if` around the site."""
+        """The innermost `if` around the site; None if there is none."""
         return next((node for node in reversed(self.nodes) if isinstance(node, ast.If)), None)
 
     def _uses(self) -> Iterator[Target]:
-        """Where the value goes if the statement assigns it to a name: an expression, or statements without a value."""
+        """Yield code that uses the name that the statement assigns: calls, or all statements up to the last use."""
         match self.statement:
             case ast.Assign(targets=[ast.Name(id=name)]):
                 pass
@@ -167,7 +167,7 @@ class _Code:
         return Outliner(self.function, self.names, self.kinds, sites, accepts, inner)
 
     def _is_repeatable(self, node: ast.expr) -> bool:
-        """Whether an expression is a plain value that calls functions of `_REPEATABLE` modules, and no others."""
+        """Whether an expression has a plain value, and uses repeatable modules or facts of the process, none impure."""
         kind = self.kinds.one_of(node)
         if kind is None or kind.form not in ("text", "constant", "number", "numbers"):
             return False
@@ -248,7 +248,7 @@ class _Code:
         )  # fmt: skip
 
     def _new_name(self, target: Target) -> str:
-        """A name for the function: the last word of the first call in it, and the line."""
+        """A name for the new function: the last word of the first call in the target, and the line number."""
         node = target.nodes[0]
         calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
         words = re.findall(r"\w+", ast.unparse(calls[0].func)) if calls else []
@@ -271,7 +271,7 @@ class _Code:
 
 @dataclass(frozen=True)
 class _Operator:
-    """Writes the definition of an operator. `kinds` are those of its results, () if it has none."""
+    """Writes the definition of an operator. `kinds` are the kinds of its recorded results, () if it returns None."""
 
     name: str
     namespace: str
@@ -279,7 +279,10 @@ class _Operator:
     kinds: Sequence[ValueKind]
 
     def definition(self, body: Sequence[str], is_impure: Any) -> str:
-        """The operator, its fake implementation, and its registration as an effect if it does more than compute."""
+        """Code of the operator and its fake implementation, and its registration as an effect if it may have one.
+
+        `body` replaces the moved code, unless it is empty.
+        """
         parameters = ", ".join(f"{each.name}: {_type(each.kind)}" for each in self.outline.arguments)
         signature = f"({parameters}) -> {self._returns()}:"
         nodes = [*self.outline.body, *([self.outline.value] if self.outline.value is not None else [])]
@@ -409,7 +412,7 @@ def _type(kind: ValueKind) -> str:
 
 
 def _inner_code(name: str, kind: ValueKind) -> ast.expr:
-    """Code for an argument in the operator: a float comes as a tensor, as a symbol can't be passed as a float."""
+    """Code that reads an argument inside the operator. A float is passed as a tensor, as it may be symbolic."""
     if kind.form == "numbers":
         numbers = f"[number.item() for number in {name}]"
         codes: dict[type, str] = {
@@ -423,7 +426,7 @@ def _inner_code(name: str, kind: ValueKind) -> ast.expr:
 
 
 def _outer_code(argument: Argument) -> str:
-    """Code for an argument where the operator is called."""
+    """Code that passes an argument where the operator is called."""
     if argument.kind.type is float:
         return f"torch.scalar_tensor({argument.code}, dtype=torch.float64)"
     if argument.kind.form == "numbers":

@@ -66,7 +66,7 @@ def _header(node: ast.stmt, line: int) -> str:
 
 
 def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AST, int]]:
-    """Yield the assignments, or the caller's argument, that may have set a name: place, value, depth in the chain."""
+    """Yield the assignments and the caller's argument that may have set a name: place, value, depth in the chain."""
     place = places[use.depth]
     function = _function(place)
     if function is None:
@@ -87,7 +87,7 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
 
 
 def _arms(node: ast.AST) -> list[Sequence[ast.stmt]]:
-    """The blocks of a statement of which some may not run."""
+    """The blocks of a conditional statement or a loop, of which some may not run; [] for other nodes."""
     if isinstance(node, ast.If | ast.For | ast.While):
         return [node.body, node.orelse]
     if isinstance(node, ast.Try):
@@ -106,7 +106,7 @@ def _is_conditional(function: ast.AST, line: int, use: int) -> bool:
 
 
 def _excludes(function: ast.AST, line: int, use: int) -> bool:
-    """Whether two lines are in blocks of a condition of which only one runs."""
+    """Whether two lines are in different branches of an `if` or `match`."""
     branches = (_arms(node) for node in _own_nodes(function) if isinstance(node, ast.If | ast.Match))
     return any(_is_in(line, one) and _is_in(use, other) for arms in branches for one in arms for other in arms
                if one is not other)  # fmt: skip

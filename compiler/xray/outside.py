@@ -46,7 +46,7 @@ _COMPILERS = tuple(
     for name in ("_dynamo", "_inductor", "_functorch", "_logging", "_subclasses", "compiler", "fx")
 )
 _active: list[frozenset[int | None]] = []
-"""For each running block, the threads that ran before it, which may go on with what they do."""
+"""For each running block, ids of the other threads that were running at its start: they are not watched."""
 _hooked: list[None] = []
 _OWN = (__name__, call_instead.__module__)
 
@@ -83,13 +83,13 @@ def inside_the_process() -> Iterator[None]:
 
 @dataclass
 class Heard:
-    """Output of a call, in order: printed text, logs and warnings. `written` are the files that it opened to write."""
+    """Output of a call, in order: printed text, logs and warnings. `written` are the files opened for writing."""
 
     said: list[tuple[str, str]] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
 
     def open(self, original: Callable[..., Any], path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        """Open a file; if it is to be written, open one in memory with the content that it would begin with."""
+        """Open a file; for writing, open a file in memory instead, with the same initial content."""
         frame = sys._getframe(1)
         if not (_is_watched() and _is_written(path, mode, 0)) or _is_torchs_own(frame):
             return original(path, mode, *args, **kwargs)
@@ -126,7 +126,7 @@ class Heard:
 
 
 class _InMemory:
-    """A file in memory; when it is closed, what it holds is recorded as output."""
+    """A file in memory. Its content is recorded as output when it is closed."""
 
     name: str | bytes = ""
     heard: Heard | None = None
@@ -158,7 +158,7 @@ class _Stream(io.TextIOBase):
 def unheard(heard: Heard | None = None) -> Iterator[None]:
     """Hide output, logs and warnings in the block; record them in `heard`. Changes outside the process are errors.
 
-    A file that is opened for writing is in memory, and is empty; what is written to it is recorded.
+    Files that are opened for writing are kept in memory, and their content is recorded.
     Do not use this to find breaks, as TorchDynamo would trace the replacements of torch.save and others.
     """
     heard = heard or Heard()
@@ -210,13 +210,13 @@ def _is_watched() -> bool:
 
 
 def _object_of(event: str, args: tuple[Any, ...]) -> str:
-    """The file, address or program in an event's arguments: for sockets, it comes after the socket."""
+    """The file, program or address in an event's arguments, as text: the first, or the one after a socket; or ""."""
     found = args[1:2] if event.startswith("socket.") and len(args) > 1 and not isinstance(args[0], str) else args[:1]
     return repr(found[0]) if found else ""
 
 
 def _is_torchs_own(frame: FrameType | None) -> bool:
-    """Whether the innermost frame outside the standard library is of torch's compilers, which keep caches in files."""
+    """Whether the innermost frame outside the standard library is in torch's compilers, which write cache files."""
     while frame is not None and is_standard(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_COMPILERS)
@@ -236,14 +236,14 @@ def _refuse_saving(path: str) -> None:
 
 
 def _send(original: Callable[..., Any], connection: socket.socket, *args: Any) -> Any:
-    """Replacement for methods of sockets that have no audit events."""
+    """Replacement for methods of sockets without audit events."""
     if _is_watched():
         raise OutsideError("it sends over a connection")
     return original(connection, *args)
 
 
 def _input(original: Callable[..., str], prompt: object = "") -> str:
-    """Replacement for input, which notebooks replace as well."""
+    """Replacement for `input`, which notebooks replace as well."""
     if _is_watched():
         raise OutsideError(f"it asks for input: {prompt!r}")
     return original(prompt)

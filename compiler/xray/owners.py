@@ -1,7 +1,7 @@
 """Find the place that owns a changing value: follow a guarded value back through assignments, loops and callers.
 
-An expression owns a change if its value changes and its parts do not. Changes are read from `Kinds`, for one aspect such
-as the shape, so that a changing index is not blamed for a shape that does not depend on it.
+An expression owns a change if its value changes and its parts do not. Changes are read from `Kinds` for one aspect,
+such as the shape: a changing index is not blamed for a shape that does not depend on it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Walk:
         return self._variable(source, name, function, line, self.entered_at)
 
     def owner_of_attribute(self, attribute: str, class_name: str = "") -> Step | None:
-        """The owner of an attribute's value; None if no statement set it in the calls. Prefer stores in `class_name`."""
+        """The owner of an attribute's value, preferably in `class_name`; None if no statement set it in the calls."""
         stores = [each for each in self._stores(attribute) if self._ran(*each)]
         own = [each for each in stores if class_name and _class_of(*each) == class_name]
         for source, statement in own or stores:
@@ -256,7 +256,7 @@ class Walk:
         return Step(source.file, header, name)
 
     def _parameter(self, source: Source, function: Function, name: str, sites: tuple[CallSite, ...]) -> Step | None:
-        """The owner of a parameter's value: that of the caller's argument, or the parameter of the explored function."""
+        """The owner of a parameter: that of the caller's argument; for the explored function, the parameter itself."""
         parameter = _parameter_of(function, name)
         if parameter is None:
             return None
@@ -328,7 +328,7 @@ Assigned = tuple[ast.stmt | ast.expr, ast.expr | None]
 def _find_reaching(
     source: Source, function: Function, name: str, line: int, use: ast.Name | None
 ) -> tuple[list[Assigned], list[Assigned]]:
-    """Assignments to a variable that may reach a line: earlier ones, latest first, and later ones of loops around it."""
+    """Assignments to a variable that may reach a line: earlier ones, latest first, and later ones in loops around."""
     assigned = sorted(_assignments(source, function, name), key=lambda found: found[0].lineno)
     inside = source.statement(use) if use is not None else None
     before = [found for found in assigned if _is_before(found[0], line, inside)]

@@ -41,25 +41,25 @@ from compiler.xray.substitution import Change, Edit, Kind, Noted, Program, Spot,
 from compiler.xray.time_limit import TimeLimitError, time_limit
 
 MOST_CAPTURES = 120
-"""Maximum number of captures: a program needs one for each site, and one for each call without further breaks."""
+"""Maximum number of captures. A search needs one for each site, and one more for each call."""
 SECONDS = 60.0
-"""Maximum duration of each run of the call, as a program may never end when it is repeated."""
+"""Maximum duration of each run of the call, in seconds, as a repeated program may never end."""
 UNKNOWN = "it uses the value of code that is not run again"
 _TORCH = str(Path(torch.__file__).parent)
 Hear = Callable[[str], None]
-"""Told of progress, in words."""
+"""Callback for progress messages."""
 _OURS = str(Path(__file__).parents[1])
 
 
 def find_sites(call: Call, record: Record) -> XRay:
-    """Find the sites of an explored call and of its later calls; `record` is the exploration's."""
+    """Find the sites of an explored call and of its later calls. `record` is the record of the exploration."""
     return search_sites(call, record).found
 
 
 def search_sites(call: Call, record: Record, hear: Hear = lambda _words: None, limit: float = SECONDS) -> Search:
-    """Search for the sites of a call; the search object can also be used to try fixes.
+    """Search for the sites of a call and its later calls. The returned search can also be used to try fixes.
 
-    `hear` is told of progress. Each run of the call may take `limit` seconds.
+    `hear` receives progress messages. Each run of the call may take `limit` seconds.
     """
     start = time.perf_counter()
     functions = all_functions()
@@ -73,7 +73,11 @@ def search_sites(call: Call, record: Record, hear: Hear = lambda _words: None, l
 
 @dataclass
 class Search:
-    """The search for the sites of one call: the spots replaced so far, and the sites found."""
+    """The search for the sites of one call and its later calls, with the sites found so far.
+
+    `spots` are the replaced spots, with their numbers. `left_out` are the numbers of the spots that must not run again.
+    `change` is a change with which the program is searched.
+    """
 
     call: Call
     record: Record
@@ -123,7 +127,7 @@ class Search:
         return XRay(tuple(self.sites), consequences, tuple(self.problems), self.captures, self.seconds)
 
     def sites_mended_by(self, site: Site, suggestion: Suggestion) -> set[str]:
-        """Ids of the sites that a suggestion for a site mends: code that it moves into an operator may have several."""
+        """Ids of the sites that a suggestion for a site mends: several, if it moves several into an operator."""
         if not suggestion.definitions:
             return {site.id}
         first, last = suggestion.line, suggestion.end_line
@@ -186,7 +190,7 @@ class Search:
     def _note_values(self, bench: Bench) -> Noted | None:
         """Run the program once and record values at the spots; leave out a spot with effects outside the process.
 
-        None if the program does not end.
+        None if the program exceeds its time limit.
         """
         noted = Noted()
         why = bench.run_noting(self._program(self.spots), noted, frozenset(self.left_out))
@@ -210,7 +214,7 @@ class Search:
         return noted
 
     def _tell_of_runs(self, bench: Bench) -> None:
-        """Tell about the last run of a call: errors, files that it would write, settings and arguments it changes."""
+        """Add problems of a call's runs: an error, written files, changed process-wide settings, consumed iterators."""
         if self._trouble:
             self._end_early(self._trouble)
         self._tell_written(bench.heard)
@@ -223,7 +227,7 @@ class Search:
             )
 
     def _spot_of(self, error: BaseException) -> Spot | None:
-        """The innermost spot that was running when an error was raised."""
+        """The innermost spot that was running when an error was raised; None if there was none."""
         for file, position in reversed(list(_positions(error))):
             around = [spot for spot in self.spots if spot.covers(file, position)]
             if around:
@@ -245,7 +249,7 @@ class Search:
         ]
 
     def _tell_written(self, heard: Heard) -> None:
-        """Note the sites that would write files; without a site, add a problem."""
+        """Set a note of each site that would write a file; for a file opened elsewhere, add a problem."""
         for each in heard.written:
             words = f"it writes {each.path!r}; when it is repeated, a file in memory takes its place"
             sites = [site for site in self.sites if self.book.path(site.file) == each.file
@@ -268,7 +272,7 @@ class Search:
         self.sites.append(replace(site, as_it_is=seen is not None, behind=behind))
 
     def site_of(self, facts: BreakFacts) -> Site:
-        """A site for a break that is none of the program as it is: a change causes it."""
+        """A site, without an id, for a break that only a change of the program causes."""
         places = [place for place in facts.places if self.is_of_site(place)]
         return self._site("", facts, places[-1] if places else facts.places[-1])
 
@@ -305,7 +309,8 @@ class Search:
     def _add_unreached(self) -> None:
         """Add the exploration's breaks that the search did not find.
 
-        A break that the repeated calls reach is a consequence of an earlier one; any other is added as a site.
+        If the search did not end early, a break that the repeated calls reach is a consequence of an earlier break. All
+        other breaks are added as sites.
         """
         known = [site.span for site in self.sites]
         breaks = {_site_span(item): item for item in reversed(self.record.breaks)}
@@ -333,14 +338,15 @@ class Search:
         ))  # fmt: skip
 
     def _is_again(self, spot: Spot, kind: str, noted: Noted) -> bool:
-        """Whether the cause of a break is the unsupported value of a known spot inside this one."""
+        """Whether a break only comes from the unsupported value of a known spot inside the spot of the break."""
         inner = [number for other, number in self.spots.items() if other.is_inside(spot)]
         objects = [number for number in inner if not noted.is_plain(number)]
         return bool(objects) and any(site.kind == kind for site in self.sites[-1:])
 
     def _site_hiding(self, span: Span) -> str:
-        """Id of the site whose break left a span untraced; if there is none, of the last site that left lines untraced,
-        or else of the last site.
+        """Id of the last site whose break left a span untraced; "" if there are no sites.
+
+        If no break covers the span, the id of the last site that left any lines untraced, or else of the last site.
         """
         evicting = [item for item in self.record.breaks if item.unread is not None or item.outcome != "resumed"]
         covering = [item for item in evicting if item.unread and item.file == span.file
@@ -378,7 +384,7 @@ class Search:
         return f"`{one_line(span_of(place, self.book).code)}` in line {place.line}"
 
     def _end_early(self, problem: str) -> None:
-        """Tell why the search of a call ended before all of its sites were found."""
+        """Add a problem: the reason why the search of a call ended before all of its sites were found."""
         self._is_whole = False
         self._tell(problem)
 
@@ -389,10 +395,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Bench:
-    """Repeats one call with changed programs; `restore` restores the user's objects before each run.
+    """Repeats one call with changed programs. `restore` restores the user's objects before each run.
 
-    Each run may take `seconds`. `changed` are the settings of the process that the call changes, `heard` is what the
-    last eager run printed and wrote.
+    Each run may take `seconds`. `changed` are the names of the process-wide settings that the call changes. `heard` is
+    the output of the last run that recorded values.
     """
 
     call: Call
@@ -403,7 +409,7 @@ class Bench:
 
     @property
     def roots(self) -> list[tuple[str, Any]]:
-        """Objects from which the call's state is reached, by name."""
+        """The call's function and arguments, with names: the objects from which its state is reached."""
         return roots_of(self.call.fn, self.call.args, self.call.kwargs)
 
     def call_once(self, *, compiled: bool) -> Any:
@@ -414,7 +420,7 @@ class Bench:
         return function(*self.call.args, **self.call.kwargs)
 
     def draw_inputs(self, seed: int | None) -> None:
-        """Fill floating-point tensors among the arguments with random numbers; do nothing without a seed."""
+        """Fill floating-point CPU tensors in the arguments with random numbers; do nothing if `seed` is None."""
         if seed is None:
             return
         generator = torch.Generator().manual_seed(seed)
@@ -426,7 +432,7 @@ class Bench:
     def run_noting(
         self, program: Program, noted: Noted, left_out: frozenset[int], seed: int | None = None
     ) -> BaseException | None:
-        """Run the call eagerly and record values; return the exception, if any. With a seed, inputs are random."""
+        """Run the call eagerly and record values; return the exception or None. With a seed, inputs are random."""
         self.restore()
         self.heard.clear()
         try:
@@ -457,7 +463,7 @@ class Bench:
 
     @contextmanager
     def in_its_modes(self, changed: dict[str, None] | None = None) -> Iterator[None]:
-        """Run a block in the call's modes, with limited time; restore the process's settings, named in `changed`."""
+        """Run a block in the call's modes, with limited time; restore changed settings and name them in `changed`."""
         with (
             warnings.catch_warnings(),
             without_compiled_call(self.function),
@@ -471,10 +477,10 @@ class Bench:
 
 @contextmanager
 def repeatable(call: Call, *later: Call) -> Iterator[Restore]:
-    """Yield a function that restores the state before a call; at the end, objects and random state are as they are now.
+    """Yield a function that restores the state before a call; after the block, restore the current state.
 
-    If the state before the call was not saved, the call is repeated from the current state. Objects of the `later`
-    calls are put back at the end too.
+    If the state before the call was not saved, the function restores the current state. The objects of `later` calls
+    are restored after the block too.
     """
     before = call.before
     state = State.of([root for each in (call, *later) for root in _objects_of(each)])
@@ -512,7 +518,7 @@ def _is_of_site(place: Place) -> bool:
 
 
 def _is_package_with_torch(file: str) -> bool:
-    """Whether a file is of a package that uses torch. In others, such as PIL, each call breaks inside of it."""
+    """Whether a file is of a package that uses torch. A break in any other, such as PIL, is a site at its call."""
     package = file.split("/", maxsplit=1)[0].removesuffix(".py")
     return package != "torch" and _uses_torch(package)
 
@@ -528,7 +534,7 @@ def _is_torchs(value: Any) -> bool:
 
 
 def _at_users_call(facts: BreakFacts, own: tuple[Place, ...]) -> BreakFacts:
-    """The facts of a break without the places in a package that does not use torch: the call of it is what breaks."""
+    """Facts of a break, without places in a package that does not use torch: the call of the package is the site."""
     inside = facts.places[len(own) :]
     is_package = bool(inside) and is_installed(inside[0].file) and not is_standard(inside[0].file)
     is_torchs = bool(inside) and inside[0].file.startswith(_TORCH)
@@ -547,7 +553,7 @@ def _positions(error: BaseException) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def own_files(search: Search) -> list[str]:
-    """The user's files that an edit can be made in for code elsewhere: of the functions called, then of the call."""
+    """The user's files that can hold settings or overrides: files on the way to sites, then files of the call."""
     called = (search.book.path(span.file) for site in search.sites for span in site.chain if not span.installed)
     sites = (frame.file for frame in reversed(search.call.site))
     return [file for file in dict.fromkeys((*called, *sites)) if file and linecache.getlines(file)]
@@ -560,7 +566,7 @@ def edit_of(item: Suggestion, book: SourceBook) -> Edit:
 
 @contextmanager
 def _mute() -> Iterator[None]:
-    """Discard output. The streams have the type of a terminal's, which TorchDynamo sees in code that uses them."""
+    """Discard output. The streams have the type of a terminal's streams, as TorchDynamo traces code that uses them."""
     out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(error):
         yield
@@ -583,7 +589,7 @@ def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
 
 
 def can_be_replaced(node: ast.expr) -> bool:
-    """Whether a node is a replaceable value, not the target of an assignment, a starred part, a slice or a yield."""
+    """Whether a node is a replaceable value: no target of an assignment, starred part, slice, yield or await."""
     is_target = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
     return not is_target and not isinstance(node, ast.Starred | ast.Slice | ast.Yield | ast.YieldFrom | ast.Await)
 
@@ -595,6 +601,6 @@ def _kind(facts: BreakFacts, node: ast.expr, statement: ast.stmt) -> Kind:
 
 
 def _site_span(found: GraphBreak) -> Span | None:
-    """The place of an exploration's break, as a site: the innermost one in the user's code or a package with torch."""
+    """Place of a recorded break as a site: the innermost in the user's code or a package with torch; None if none."""
     own = [span for span in found.chain if not span.installed or _is_package_with_torch(span.file)]
     return own[-1] if own else None
