@@ -40,7 +40,7 @@ class State:
 
     Elements of tensors and arrays of more than `largest` bytes are not saved; None saves all. `consumed` are names of
     iterators: their position can't be restored. `complete` is False if more than `most` objects are reachable.
-    `objects` are the reached objects, with names.
+    `objects` are the saved objects, as pairs of name and object.
     """
 
     largest: int | None = None
@@ -178,7 +178,7 @@ def _is_internal(name: str) -> bool:
 
 
 def _is_users(value: type | ModuleType) -> bool:
-    """Whether a class or module is the user's. A class of a module without a file is from a notebook or built in."""
+    """Whether a class or module is the user's, such as a class of a notebook, whose module has no file."""
     name = value.__module__ if isinstance(value, type) else value.__name__
     module = sys.modules.get(str(name))
     file = getattr(module, "__file__", None)
@@ -228,7 +228,7 @@ def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named_values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield attributes of an object, user's class or module; for a function, its globals and closure variables."""
+    """Yield names and values: attributes of an object, or the globals and closure variables of a user's function."""
     if isinstance(value, FunctionType):
         if not is_installed(value.__code__.co_filename):
             place = "" if value.__module__ == "__main__" else f"{value.__module__}."
@@ -280,7 +280,7 @@ def _without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> 
 
 
 def _restore_of_dict(value: dict[Any, Any]) -> Restore:
-    """A function that restores a dict, without overridden methods, which may have side effects or refuse changes."""
+    """A function that restores a dict. It calls no overridden methods: they may have side effects or refuse changes."""
     kind: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     saved = list(kind.items(value))
 
@@ -391,7 +391,7 @@ def restore_of_random_numbers() -> Restore:
 
 @dataclass(frozen=True)
 class StateBefore:
-    """The state saved before a call, without the elements of large tensors. `objects` have names."""
+    """The state saved before a call, without the elements of large tensors. `objects` are pairs of name and object."""
 
     objects: tuple[tuple[str, Any], ...]
     restore: Restore

@@ -144,7 +144,7 @@ class CauseTrials:
         return next(iter(moves or tried[:1]), _unknown(cause))
 
     def _with_fewest_marks(self, cause: Cause, candidate: Candidate, fix: CauseFix) -> CauseFix:
-        """Leave out marks one by one, as long as the change stays verified with as few compilations."""
+        """Leave out marks one by one while the change stays verified with as few compilations; return the final fix."""
         for mark in candidate.marks if len(candidate.marks) > 1 else ():
             fewer = replace(candidate, marks=tuple(each for each in candidate.marks if each != mark))
             again = self._try(cause, fewer)
@@ -154,9 +154,9 @@ class CauseTrials:
         return fix
 
     def add_to(self, change: Change) -> tuple[Change, list[str]]:
-        """Add verified changes for causes to a change of the source; return the sum and the ids of these causes.
+        """Add verified changes for causes to a change of the source; return the whole change and the ids of the causes.
 
-        Only changes that can be written to the user's files, and that still work together with `change`, are added.
+        Only changes that can be written to the user's files, and that still work with the others, are added.
         """
         whole, added = Candidate("", other=change), list[str]()
         outcome = self._outcome(whole)
@@ -221,7 +221,7 @@ class CauseTrials:
         return len(mine), others
 
     def _explore_candidate(self, candidate: Candidate, *, as_it_is: bool) -> Any:
-        """Explore all calls with a change; return the record, None if they fail. `as_it_is`: do not replace sites."""
+        """Explore all calls with a change; return the record, None if they fail. With `as_it_is`, keep the sites."""
         options = replace(CAPTURE, dynamic=candidate.dynamic)
         prepare = lambda call, number: self._prepare(candidate, call, number)  # noqa: E731
         return self.found.record_with(prepare, options, as_it_is=as_it_is, change=self._change(candidate))[0]
@@ -285,7 +285,7 @@ class CauseTrials:
         return [*enumerate(names[: len(call.args)]), *((name, name) for name in call.kwargs)]
 
     def _make_tensors(self, attribute: str) -> None:
-        """Replace the numbers in all attributes and globals of a name by tensors."""
+        """Replace numbers by tensors in all attributes and globals with the name `attribute`."""
         for value in self._objects:
             held = vars(value).get(attribute) if hasattr(value, "__dict__") else None
             if type(held) in (int, float):

@@ -396,7 +396,7 @@ class _Attribution:
         return tuple(reversed(sites))
 
     def _left_on_stack(self, walk: Walk, frame: Frame, failure: GuardFailure) -> Step | None:
-        """The owner of a value that a break left on Python's stack; for an object, the call around the broken code."""
+        """The owner of a value that a break left on Python's stack; for objects, the call around the breaking code."""
         found = self.breaks.get(frame.resumes)
         spans = [span for span in found.chain if span.file in self.paths] if found else []
         step = self._step_at(spans[0]) if spans else None

@@ -148,12 +148,12 @@ class Kinds:
         return len(self.aspects(key, aspect, calls)) > 1
 
     def aspects(self, key: NodeKey, aspect: str, calls: Iterable[int]) -> set[Any]:
-        """The different values of an aspect of an expression."""
+        """The different values that an aspect of an expression takes in some calls."""
         return {each for kind in self.of(key, calls) if (each := kind.aspect(aspect)) is not None}
 
     @contextmanager
     def noted(self, functions: Mapping[str, Sequence[FunctionType]]) -> Iterator[None]:
-        """Note the values of all expressions in functions, given by file, while the block runs."""
+        """While the block runs, record the kinds of the values of all expressions in functions, given by file."""
         codes: dict[CodeKey, CodeType] = {}
         for file in functions:
             codes |= codes_of(file, _Wrap(file, self.nodes).visit(parse(file)))
@@ -173,7 +173,7 @@ def node_key(file: str, node: ast.AST) -> NodeKey:
 
 
 class _Wrap(ast.NodeTransformer):
-    """Wraps each expression in a function in a call that notes its value."""
+    """Wraps each expression of a function in a call that notes its value."""
 
     def __init__(self, file: str, nodes: list[NodeKey]) -> None:
         self.file, self.nodes, self.depth = file, nodes, 0

@@ -73,7 +73,7 @@ class Tried:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Sorting key, the best first: whether the search with the change met problems, and the number of its sites."""
+        """Sorting key, the best first: whether a search with the change has problems, and the number of its sites."""
         return bool(self.left.problems), len(self.left.sites)
 
 
@@ -110,7 +110,7 @@ class Trials:
         """Combine the fixes that work: all at once or, if that leaves some of their sites, setting by setting.
 
         Fixes without settings come first. A setting affects all code, so it is kept only if the program then has fewer
-        sites or no more problems. Returns the best combination.
+        sites or its problems are gone. Returns the best combination.
         """
         working = [fix for fix in fixes if fix.state in _WORKING]
         settings = list(dict.fromkeys(each.settings for fix in working for each in fix.suggestions if each.settings))
@@ -272,7 +272,7 @@ class Trial:
     def _break_with(self, change: Change, mended: set[str]) -> tuple[Span, str, BreakFacts] | None:
         """Place, kind and facts of the break that remains with a change or is caused by it; None if there is none.
 
-        All sites except the `mended` ones are replaced by values. Sites that the change moved are found again first.
+        All sites except the `mended` ones are replaced by values. Sites that the change moved are found and replaced.
         """
         self._moved = {}
         while True:
@@ -301,7 +301,7 @@ class Trial:
         return any((site.file, site.line) == (span.file, span.line) for site in others)
 
     def _difference(self, change: Change, mended: set[str]) -> tuple[str, str]:
-        """Difference in results or side effects with a change, and in the order of output only; each "" if none.
+        """Differences with a change: in results or side effects, and in the order of output only; each "" if none.
 
         The changed call is compiled, with values in place of all sites that are not mended, so that the mended code is
         in a graph. Then it is also run eagerly on random inputs.
@@ -329,7 +329,7 @@ class Trial:
         return why, when
 
     def _outcome(self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None) -> Outcome:
-        """Run the call with a change; its gradients are those of the sum of all differentiable results."""
+        """Run the call with a change. Gradients are those of the sum of all differentiable results."""
         bench, heard, state, noted = self.bench, Heard(), State.of(self.bench.roots), Noted()
         left_out = frozenset(self.search.left_out)
         self._moved = self._moved if change.edits else {}

@@ -167,7 +167,7 @@ class _Code:
         return Outliner(self.function, self.names, self.kinds, sites, accepts, inner)
 
     def _is_repeatable(self, node: ast.expr) -> bool:
-        """Whether an expression has a plain value, and uses repeatable modules or facts of the process, none impure."""
+        """Whether an expression has a plain value, uses repeatable modules or facts of the process, and no impure name."""
         kind = self.kinds.one_of(node)
         if kind is None or kind.form not in ("text", "constant", "number", "numbers"):
             return False
@@ -357,7 +357,7 @@ class _Operator:
 
 
 def _has_sizes(argument: Argument, dimension: int, sizes: Sequence[int]) -> bool:
-    """Whether an argument had these sizes in the recorded runs, one by one."""
+    """Whether a dimension of an argument had these sizes in the recorded runs, in this order."""
     if any(len(kind.shape) <= dimension for kind in argument.kinds):
         return False
     own = [kind.shape[dimension] for kind in argument.kinds]

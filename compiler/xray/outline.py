@@ -39,7 +39,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of the new function: the parameter's name, the argument's code in the caller, its kinds of values."""
+    """An argument of the new function: the parameter's name, its code in the caller, and the kinds of its values."""
 
     name: str
     code: str

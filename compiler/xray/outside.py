@@ -210,7 +210,7 @@ def _is_watched() -> bool:
 
 
 def _object_of(event: str, args: tuple[Any, ...]) -> str:
-    """The file, program or address in an event's arguments, as text: the first, or the one after a socket; or ""."""
+    """The file, program or address (the argument after a socket) that an event is about, as text; "" if unknown."""
     found = args[1:2] if event.startswith("socket.") and len(args) > 1 and not isinstance(args[0], str) else args[:1]
     return repr(found[0]) if found else ""
 

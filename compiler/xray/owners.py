@@ -26,7 +26,7 @@ MOST_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node of a file through which a value passes. `name` is the name that the node sets, or its code."""
+    """A node of a file through which a value passes. `name` is the name that it sets, or the code of an expression."""
 
     file: str
     node: ast.stmt | ast.expr | ast.arg
@@ -103,7 +103,7 @@ class Walk:
     _seen: set[tuple[ast.AST, int]] = field(default_factory=set)
 
     def owner_of_name(self, source: Source, function: Function, name: str, line: int) -> Step | None:
-        """The owner of the value of a function's local variable after a line; None if not found."""
+        """The owner of a local variable's value after a line of its function; None if there is none."""
         return self._variable(source, name, function, line, self.entered_at)
 
     def owner_of_attribute(self, attribute: str, class_name: str = "") -> Step | None:
@@ -235,7 +235,7 @@ class Walk:
         return not is_set and self.kinds.varies(node_key(source.file, parameter), self.aspect, self.calls)
 
     def _may_have_run(self, source: Source, statement: ast.stmt | ast.expr) -> bool:
-        """Whether a statement ran in the calls; True if it has no expression with recorded values to tell."""
+        """Whether a statement ran in the calls; True if none of its expressions is recorded."""
         key = (node_key(source.file, node) for node in ast.walk(statement) if isinstance(node, ast.expr))
         known = [each for each in key if each in self.kinds.keys]
         return not known or any(self.kinds.of(each, self.calls) for each in known)

@@ -75,8 +75,8 @@ def search_sites(call: Call, record: Record, hear: Hear = lambda _words: None, l
 class Search:
     """The search for the sites of one call and its later calls, with the sites found so far.
 
-    `spots` are the replaced spots, with their numbers. `left_out` are the numbers of the spots that must not run again.
-    `change` is a change with which the program is searched.
+    `spots` are the replaced expressions and statements, with numbers. `left_out` are the numbers of the spots that must
+    not run again. `change` is a change with which the program is searched.
     """
 
     call: Call
@@ -127,7 +127,7 @@ class Search:
         return XRay(tuple(self.sites), consequences, tuple(self.problems), self.captures, self.seconds)
 
     def sites_mended_by(self, site: Site, suggestion: Suggestion) -> set[str]:
-        """Ids of the sites that a suggestion for a site mends: several, if it moves several into an operator."""
+        """Ids of the sites that a suggestion for a site mends: moving code into an operator may mend several sites."""
         if not suggestion.definitions:
             return {site.id}
         first, last = suggestion.line, suggestion.end_line
@@ -135,11 +135,11 @@ class Search:
         return {site.id, *(each.id for each in own)}
 
     def call_of(self, site: Site) -> Call | None:
-        """The call in which a site was found; None if only the exploration reached it."""
+        """The call in which a site was replaced by a value; None if it was not."""
         return self._calls.get(site.id)
 
     def number_of(self, site: Site) -> int:
-        """Number of the spot that replaces a site; -1 if only the exploration reached it."""
+        """Number of the spot that replaces a site; -1 if there is none."""
         return self._numbers.get(site.id, -1)
 
     def is_of_site(self, place: Place) -> bool:
@@ -518,7 +518,7 @@ def _is_of_site(place: Place) -> bool:
 
 
 def _is_package_with_torch(file: str) -> bool:
-    """Whether a file is of a package that uses torch. A break in any other, such as PIL, is a site at its call."""
+    """Whether a file is of a package that uses torch. A break in another package, as in PIL, is a site at its call."""
     package = file.split("/", maxsplit=1)[0].removesuffix(".py")
     return package != "torch" and _uses_torch(package)
 

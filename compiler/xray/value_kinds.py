@@ -117,7 +117,7 @@ def kinds_in_runs(search: Search, calls: Iterable[Call], file: str, roots: Itera
 
 
 def _has_place(node: ast.expr) -> bool:
-    """Whether a node's value can be recorded: not for constants, nor for f-strings, as their parts share a place."""
+    """Whether a node's value can be recorded: no constant, and no f-string, as parts of an f-string share a place."""
     if isinstance(node, ast.JoinedStr | ast.FormattedValue | ast.Constant):
         return False
     return can_be_replaced(node) and not (isinstance(node, ast.Name) and node.id == "super")
