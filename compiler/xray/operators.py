@@ -167,7 +167,7 @@ class _Code:
         return Outliner(self.function, self.names, self.kinds, sites, accepts, inner)
 
     def _is_repeatable(self, node: ast.expr) -> bool:
-        """Whether an expression has a plain value, uses repeatable modules or facts of the process, and no impure name."""
+        """Whether an expression gives a plain value by repeatable modules or facts of the process, nothing impure."""
         kind = self.kinds.one_of(node)
         if kind is None or kind.form not in ("text", "constant", "number", "numbers"):
             return False
