@@ -1,7 +1,7 @@
 """Find the causes of recompilation in all calls: follow each failed guard back to its owner, where its value changes.
 
 Recompilations come from the exploration's record (`Record.recompiles`), and from a second exploration with values in
-place of all sites: it also finds the recompilations of code that graph breaks now leave to Python.
+place of all sites. The second one also finds recompilations of code that graph breaks now leave to Python.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class _Code:
         return Outliner(self.function, self.names, self.kinds, sites, accepts, inner)
 
     def _is_repeatable(self, node: ast.expr) -> bool:
-        """Whether an expression gives a plain value by repeatable modules or facts of the process, nothing impure."""
+        """Whether an expression can be run once: it has a plain value, from repeatable functions and no impure ones."""
         kind = self.kinds.one_of(node)
         if kind is None or kind.form not in ("text", "constant", "number", "numbers"):
             return False
