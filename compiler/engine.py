@@ -493,7 +493,10 @@ def _grad_mode(grad: bool | None) -> Any:
 
 
 def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
-    """The line of the user's code that made this call, directly or through a package; () if there is no caller."""
+    """The line of the user's code that made this call, directly or through a package.
+
+    The innermost caller if none is the user's; () if there is no caller.
+    """
     callers = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):

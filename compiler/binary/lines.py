@@ -73,7 +73,10 @@ def _mlir(text: str, file: str) -> dict[int, int]:
 
 
 def _mlir_operations(lines: list[str]) -> Iterator[tuple[list[int], str]]:
-    """Yield each operation: its line numbers, without those inside its regions, and the text of its last line."""
+    """Yield the line numbers of each operation, without those in its regions, and the text of its last line.
+
+    Modules and functions have no line numbers.
+    """
     open_regions: list[list[int]] = []
     for number, line in enumerate(lines, 1):
         code = line.strip()

@@ -115,7 +115,7 @@ def _with_all_callers(entities: list[Entity]) -> list[Entity]:
 
 
 def _with_call_site(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:
-    """Give a call without a user stack, such as one in torch.nn modules, the place of the user's call."""
+    """If an operator call has no user stack, as in some torch.nn modules, use the place of the user's call."""
     if entity.kind != "call" or "line" in entity.attrs:
         return entity
     code = linecache.getline(frame.file, frame.line).strip()

@@ -36,7 +36,7 @@ from compiler.torch_api.widened import Drawn, Recording, Widened, wide_leaf
 
 
 class LevelError(RuntimeError):
-    """Raised if a capture can't be decomposed; the message gives the reason."""
+    """Raised if a captured graph, or a node of it, can't be traced, decomposed or run again; the message says why."""
 
 
 class LevelGraphs:

@@ -1,7 +1,8 @@
 """The call of a node in a run's graph, with its argument values, for `run.decompose`.
 
 Captured nodes are looked up in the captured graph, nodes of the joint, forward or backward graph in the joint graph,
-and post-grad nodes in the graphs kept for running kernels. Values are computed from the first call and its gradients.
+and post-grad and inference nodes in the graphs kept for running kernels; a decomposed node in its level's graph. Values
+are computed from the first call and its gradients. Unknown values are made up, and `note` says so.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ _VALUES = ("aten.rand", "aten.randn", "aten.randint", "aten.rand_like", "aten.ra
 class Draws:
     """Recorded results of random calls, in order, as pairs of operator and results.
 
-    `results_for` returns the results for a node of another graph. `reason` says why a node could not be given its
-    results; it is "" if every node got its results.
+    `results_for` returns the results for a node of another graph. `reason` says why the draws could not be replayed: a
+    node draws in another way, or the graph draws a different number of times; else "".
     """
 
     made: Sequence[tuple[str, tuple[Any, ...]]]

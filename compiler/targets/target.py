@@ -26,9 +26,9 @@ class Target:
     `capability` is torch's compute capability, `device_name` is torch.cuda.get_device_name().
     `clock` is the highest boost clock. `memory` is the nominal size; a little less can be allocated.
     `shared_memory_per_block` is the default limit of a block, `shared_memory_per_block_optin` the opt-in limit.
-    `registers_per_multiprocessor` counts 32-bit registers. `peak` has dense rates in operations per second by name in
-    `DTYPES`, on tensor or matrix cores if they support the dtype; a dtype is missing if the GPU has no instructions
-    for it. `sources` names the vendor's publications.
+    `registers_per_multiprocessor` counts 32-bit registers. `memory_bus_width` is in bits. `peak` maps names in
+    `DTYPES` to dense rates, in operations per second, on tensor or matrix cores if they support the dtype; a dtype is
+    missing if the GPU has no instructions for it. `sources` names the vendor's publications.
     """
 
     name: str

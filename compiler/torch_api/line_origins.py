@@ -227,7 +227,10 @@ class LineOrigins:
         self._name(kernel, f"{_ACCUMULATOR}{len(kernel.saved_partial_accumulate)}")
 
     def write_helper(self, write: Function, kernel: TritonKernel, *args: Any) -> str:
-        """Write a kernel's helper function; return its name. Equal helpers are written once. Temporaries start at 0."""
+        """Write a kernel's helper function and return its name. Equal helpers are written once.
+
+        No node is current meanwhile: a helper numbers its temporaries from 0, as the kernel does.
+        """
         with self._set(running=None):
             name: str = write(kernel, *args)
         self._name(kernel, name)

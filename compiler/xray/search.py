@@ -566,7 +566,7 @@ def edit_of(item: Suggestion, book: SourceBook) -> Edit:
 
 @contextmanager
 def _mute() -> Iterator[None]:
-    """Discard output. The streams have the type of a terminal's streams, as TorchDynamo traces code that uses them."""
+    """Discard output. The streams are of the type of a terminal's, because TorchDynamo may trace code that writes."""
     out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(error):
         yield

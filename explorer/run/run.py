@@ -450,7 +450,7 @@ def load(path: str | Path) -> Run:
 
 
 def _tables() -> Any:
-    """The module of tables, imported at first use because importing pandas takes longer than reading a record."""
+    """The `tables` module, imported lazily because importing pandas takes longer than reading a record."""
     from explorer.run import tables
 
     return tables

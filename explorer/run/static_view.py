@@ -1,7 +1,7 @@
 """Static HTML of a record without scripts, for saved notebooks on GitHub, on nbviewer and in JupyterLab.
 
-These sites keep only some HTML, so only `<details>`, tables, `<pre>`, inline `style`, `class`, `title` and
-`<img src="data:…">` are used. The view is also readable without styles. Text has the page's own colour and tints are
+These sites keep only some HTML, so the view has only basic text tags, `<details>`, tables, inline `style`, `class`,
+`title` and `<img src="data:…">`. The view is also readable without styles. Text has the page's own colour and tints are
 translucent, so it works on light and dark backgrounds. Every string from the record is escaped.
 """
 

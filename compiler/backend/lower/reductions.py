@@ -40,8 +40,10 @@ def count(x: Tensor, dims: Sequence[int]) -> Index:
 
 
 def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Tensor, value: Value) -> Tensor:
-    """Add a loop that fills `target` with the reduction `name` of `value(element, kept coordinates)`. The target has
-    `kept_shape`, or lacks the reduced dimensions. If all reduced dimensions have size 1, the loop has no reduction.
+    """Add a loop that reduces `x` over `dims` into `target`, and return `target`.
+
+    The reduction `name` is applied to `value(element, coordinates)`. The target has the shape `kept_shape(x, dims)`, or
+    lacks the reduced dimensions. If all of these have size 1, the loop has no reduction.
     """
     if name.removeprefix("arg") in ("max", "min") and any(x.shape[dim].constant == 0 for dim in dims):
         raise NoRuleError("the largest or smallest of no elements is an error")

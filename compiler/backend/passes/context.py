@@ -18,7 +18,7 @@ class Thresholds:
     """Thresholds of passes and code generation: options of `torch.compile(backend="tcompile", options={…})`.
 
     Lowering
-    joined_tensors     most tensors that a loop concatenates; a `cat` of more is an extern call
+    joined_tensors     maximum number of tensors that a loop concatenates; a `cat` of more is an extern call
     scan_length        on a GPU, longest row of a scan in one program; a longer scan is an extern call
 
     Inlining and fusion
@@ -27,11 +27,11 @@ class Thresholds:
     inline_points      on a GPU, inline_cost_once also applies to expressions with at most this many elements
     inline_total       largest cost of an expression after inlining
     recompute_cost     on a GPU, largest cost, in additions, of a value that is recomputed instead of stored
-    fused_loops        most loops of a kernel
-    fused_buffers      most buffers that a kernel reads and writes
+    fused_loops        maximum number of loops in a kernel
+    fused_buffers      maximum number of buffers that a kernel reads and writes
     fusion_distance    largest distance, in steps, between fused kernels that share only inputs
     fusion_readers     only this many users of a buffer, the first ones, are tried for fusion with its writer
-    shared_points      on a GPU, most elements of one part of a combo kernel; all parts have at most twice as many
+    shared_points      on a GPU, maximum number of elements in a part of a combo kernel; twice as many in all its parts
     own_matmul         on a GPU, matmuls of at most this many multiplications become our own kernels
     own_matmul_sum     largest inner dimension of such a matmul, over which one program sums sequentially
 
@@ -42,11 +42,11 @@ class Thresholds:
 
     Reductions on a GPU
     split_length       reductions with fewer elements per result are not split
-    split_part         fewest elements of one program of a split reduction
+    split_part         minimum number of elements in a program of a split reduction
     split_columns      number of adjacent results of one program in a reduction by columns
-    split_column       if rows are split by columns, most elements of a part's column, so that it stays in the cache
+    split_column       longest column of a part if rows are split by columns; it then stays in the cache
     split_mean         elements of a part if a row is split only for its variance; one program holds a part
-    split_even         equal parts are used if there are at least 1/split_even as many parts as wanted
+    split_even         parts are equal if that gives at least 1/split_even of the wanted number
     longest_row        longest row that a program holds if it loads one tensor; half for two, a quarter for more
     longest_row_once   longest row that a program holds if there is only one sweep
     longest_column     longest column that a program holds
@@ -55,17 +55,17 @@ class Thresholds:
     program_bytes      rows of fewer bytes also share a program, as starting a program would take longer
 
     Launches and memory on a GPU
-    programs           fewest programs of a kernel per multiprocessor
+    programs           minimum number of programs of a kernel per multiprocessor
     launch_bytes       bytes that a GPU moves in the time of one launch
     warp_bytes         bytes of a row or column that one warp takes
     combo_block        elements of one program of a combo kernel
     matmul_group       adjacent row tiles of a matmul that run together, for reuse of operands in the L2 cache
-    matmul_configs     most autotuning candidates of a matmul
+    matmul_configs     maximum number of autotuning candidates of a matmul
     tiled_size         ranges of fewer elements are not tiled
-    thread_run         most adjacent elements that one thread takes at once
+    thread_run         maximum number of adjacent elements that one thread takes at once
     reorder_percent    steps are reordered if peak memory falls below this percentage of its former value
-    replayed           with CUDA graphs, fewest launches of a replayed inference graph; an extern call counts as 4
-    replayed_in_training   fewest launches of a replayed forward in training, whose backward is then replayed, too
+    replayed           with CUDA graphs, least number of launches in a replayed inference graph; an extern call is four
+    replayed_in_training   the same for a forward in training, whose backward is then replayed, too
     """
 
     joined_tensors: int = 8

@@ -150,7 +150,7 @@ def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
 
 
 def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | None:
-    """For a sum of squared deviations: load of the mean, the mean's loop, and target of the mean's sum; else None."""
+    """The load of the mean, the mean's loop, and the target of its sum; None if no squared deviations are summed."""
     _, center = _distance(loop)
     if center is None or (mean := loops.get(center.buffer)) is None:
         return None
