@@ -31,7 +31,7 @@ export default () => {
       const root = document.createElement("div");
       el.append(root);
       const explorer = new Explorer(root, store, { keep: (place) => keepPlace(model, place) });
-      if (model.get("place").panes) explorer.openPlace(model.get("place"));
+      if (model.get("place")?.panes) explorer.openPlace(model.get("place"));
       return () => {
         explorer.destroy();
         root.remove();

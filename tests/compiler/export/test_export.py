@@ -67,7 +67,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
-    ("fn", "code", "advice"), [(branches, "x.sum() > 0", "torch.cond"), (reads, "torch.save", "outside")]
+    ("fn", "code", "advice"), [(branches, "x.sum() > 0", "torch.where"), (reads, "torch.save", "outside")]
 )
 def test_refused_export_has_a_card_with_its_location(strict: bool, fn: object, code: str, advice: str) -> None:
     card = export_program(fn, (torch.randn(3),), strict=strict).card
