@@ -155,6 +155,14 @@ class _Stream(io.TextIOBase):
 
 
 @contextmanager
+def mute() -> Iterator[None]:
+    """Discard output. The streams are of the type of a terminal's, because TorchDynamo may trace code that writes."""
+    out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(error):
+        yield
+
+
+@contextmanager
 def unheard(heard: Heard | None = None) -> Iterator[None]:
     """Hide output, logs and warnings in the block; record them in `heard`. Changes outside the process are errors.
 

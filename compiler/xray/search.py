@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import io
 import linecache
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
@@ -36,7 +35,7 @@ from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.library import in_your_code, is_upstream, override_at, report_text
 from compiler.xray.origins import branch, origins
-from compiler.xray.outside import STOPS, Heard, OutsideError, inside_the_process, unheard
+from compiler.xray.outside import STOPS, Heard, OutsideError, inside_the_process, mute, unheard
 from compiler.xray.substitution import Change, Edit, Kind, Noted, Program, Spot, StandIn, all_functions
 from compiler.xray.time_limit import TimeLimitError, time_limit
 
@@ -451,7 +450,7 @@ class Bench:
         """First break of the call with values in place of spots; None if the call is captured as one graph."""
         self.restore()
         try:
-            with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process(), _mute():
+            with program.with_stand_ins(stand_ins, left_out), self.in_its_modes(), inside_the_process(), mute():
                 return dynamo.break_of_call(self.function, self.call.args, self.call.kwargs)
         finally:
             self.restore()
@@ -562,14 +561,6 @@ def own_files(search: Search) -> list[str]:
 def edit_of(item: Suggestion, book: SourceBook) -> Edit:
     """The edit that a suggestion with a rewrite makes."""
     return Edit(book.path(item.file), item.line, max(item.end_line, item.line), item.rewrite)
-
-
-@contextmanager
-def _mute() -> Iterator[None]:
-    """Discard output. The streams are of the type of a terminal's, because TorchDynamo may trace code that writes."""
-    out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(error):
-        yield
 
 
 def _steps(facts: BreakFacts) -> Iterator[tuple[Spot, Place]]:
