@@ -461,7 +461,9 @@ def _differences_held(first: Mapping[str, Any], second: Mapping[str, Any], mine:
             yield f"`{name}` was a {type(value).__name__}, is a {type(mine[name]).__name__}"
         elif steady and judge(name, mine[name], value).verdict == "differs":
             yield f"`{name}` is another"
-    yield from (f"`{name}` is new" for name in mine if name not in first and name not in second)
+    owners = {name.rpartition(".")[0] for name in first}
+    added = (name for name in mine if name not in first and name not in second)
+    yield from (f"`{name}` is new" for name in added if name.rpartition(".")[0] in owners)
 
 
 def _unknown(site: Site) -> Fix:

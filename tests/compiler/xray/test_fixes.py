@@ -67,7 +67,10 @@ def test_only_numbers_that_vary_by_themselves_may_differ() -> None:
 
 
 def test_new_attribute_is_a_difference() -> None:
-    assert compare_outcomes(Outcome(), Outcome(), Outcome(held={"self.extra": 1}))[0] == "`self.extra` is new"
+    before = Outcome(held={"self.steps": 1})
+    after = Outcome(held={"self.steps": 1, "self.extra": 1})
+    assert compare_outcomes(before, before, after)[0] == "`self.extra` is new"
+    assert compare_outcomes(before, before, Outcome(held={"self.steps": 1, "operator.name": "a"})) == ("", "")
 
 
 def test_moved_break_is_mended_too() -> None:
