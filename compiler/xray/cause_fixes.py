@@ -122,7 +122,6 @@ class CauseTrials:
     """Tries changes for the causes of one search."""
 
     found: CauseSearch
-    _unchanged: Outcome | None = None
     _chosen: dict[str, Candidate] = field(default_factory=dict)
 
     @functools.cached_property
@@ -175,15 +174,13 @@ class CauseTrials:
                 added.append(identity)
         return self._change(whole), added
 
-    @property
-    def before(self) -> Outcome:
+    @functools.cached_property
+    def _unchanged(self) -> Outcome:
         """The outcome of the calls without a change."""
-        if self._unchanged is None:
-            self._unchanged = self._outcome(Candidate(""))
-        return self._unchanged
+        return self._outcome(Candidate(""))
 
     def _try(self, cause: Cause, candidate: Candidate) -> CauseFix:
-        before, after = self.before, self._outcome(candidate)
+        before, after = self._unchanged, self._outcome(candidate)
         counts = {"before": before.compilations, "after": after.compilations} if cause.as_it_is else {}
         told = CauseFix("no fix known", candidate.text, "", candidate.code, candidate.edits, **counts)
         if after.raised != before.raised:
