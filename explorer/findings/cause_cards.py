@@ -85,6 +85,11 @@ def cause_promises(causes: Sequence[Cause]) -> list[str]:
     return [f"Changes for {several} of recompilation: {places}. Results and output stay the same."] if causes else []
 
 
+def list_origins(origins: Sequence[ValueOrigin]) -> str | None:
+    """Names and lines of origins for a table cell, like `h: line 12; x: line 3`; None without origins."""
+    return "; ".join(f"{each.name}: line {each.span.line}" for each in origins) or None
+
+
 def cause_row(cause: Cause) -> dict[str, Any]:
     """Row of a cause in a table."""
     fix = cause.fix
@@ -103,7 +108,7 @@ def cause_row(cause: Cause) -> dict[str, Any]:
         "calls": ", ".join(map(str, cause.calls)),
         "as_it_is": cause.as_it_is,
         "site": cause.site or None,
-        "origins": "; ".join(f"{each.name}: line {each.span.line}" for each in cause.origins) or None,
+        "origins": list_origins(cause.origins),
         "fix": fix.state if fix else None,
         "change": fix.text if fix else cause.advice or None,
         "code_tried": fix.code if fix else None,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from compiler.record import Cause, Fix, Record, Site, XRay
-from explorer.findings.cause_cards import cause_promises, cause_row
+from explorer.findings.cause_cards import cause_promises, cause_row, list_origins
 from explorer.findings.xray import promises, search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
 from explorer.render.text import card_texts, document_text
@@ -262,7 +262,7 @@ def _row(site: Site, fix: Fix | None) -> dict[str, Any]:
         "kind": site.kind,
         "as_it_is": site.as_it_is,
         "behind": site.behind or None,
-        "origins": "; ".join(f"{each.name}: line {each.span.line}" for each in site.origins) or None,
+        "origins": list_origins(site.origins),
         "change": first.text if first else None,
         "applicability": first.applicability if first else None,
         "fix": fix.state if fix else None,
