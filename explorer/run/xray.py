@@ -71,10 +71,10 @@ class XRayed:
 
     def _find(self) -> XRay:
         """Search for sites and causes of recompilation."""
-        sites, causes = self._search_once().found, self._searched_causes()
+        sites, causes = self._search_once().found, self._search_causes_once()
         return replace(sites, causes=causes.causes, cause_notes=causes.notes)
 
-    def _searched_causes(self) -> CauseSearch:
+    def _search_causes_once(self) -> CauseSearch:
         if self._cause_search is None:
             from compiler.engine import Exploration
             from compiler.xray.causes import find_causes
@@ -171,7 +171,7 @@ class XRayed:
                 cost=tried.cost,
                 cost_after=tried.cost_after,
             )
-            trials = CauseTrials(self._searched_causes())
+            trials = CauseTrials(self._search_causes_once())
             found = replace(found, causes=trials.run())
             change, added = trials.add_to(tried.change)
             patch = self._patch_of(replace(tried, change=change), [each for each in found.causes if each.id in added])
