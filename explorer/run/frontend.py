@@ -15,6 +15,10 @@ import zlib
 from functools import cache
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compiler.record import Record
 
 _IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
@@ -29,6 +33,8 @@ STATIC = Path(__file__).parents[1] / "static"
 #: The module of lazily loaded views, and the module that passes the core's names to it.
 LATE = "late_views.js"
 CORE = "core.js"
+#: Modules that add a view to the lazily loaded ones, by its name: only widgets and pages that show it carry it.
+ADDED = {"chain_rule": "living_view.js"}
 
 
 class FrontendError(RuntimeError):
@@ -72,15 +78,20 @@ def widget_module() -> str:
 
 
 @cache
-def page_script() -> str:
-    """The front end's script for a saved page."""
-    return join_modules("page.js")
+def page_script(added: tuple[str, ...] = ()) -> str:
+    """The front end's script for a saved page, with the `added` modules."""
+    return join_modules(*added, "page.js")
 
 
 @cache
-def page_loader() -> str:
+def page_loader(added: tuple[str, ...] = ()) -> str:
     """The script in a saved page, which unpacks `page_script` and runs it."""
-    return _unpacking_script(page_script()) + AS_ELEMENT
+    return _unpacking_script(page_script(added)) + AS_ELEMENT
+
+
+def added_modules(record: Record) -> tuple[str, ...]:
+    """The modules of `ADDED` that a record's views need."""
+    return tuple(dict.fromkeys(module for stage, module in ADDED.items() if record.of_stage(stage)))
 
 
 def _unpacking_script(script: str) -> str:
@@ -108,18 +119,19 @@ def static_text(name: str) -> str:
     return STATIC.joinpath(name).read_text(encoding="utf-8")
 
 
-def join_modules(entry: str) -> str:
-    """Join a module and its imports into one script. Raises FrontendError if two export the same name."""
-    *needed, _ = sources = {name: static_text(name) for name in in_order(entry)}
+def join_modules(*entries: str) -> str:
+    """Join modules and their imports into one script. Raises FrontendError if two export the same name."""
+    *needed, entry = in_order(*entries)
+    sources = {name: static_text(name) for name in (*needed, entry)}
     _check_names(sources)
     shared = f"Object.assign(CORE, {{ {', '.join(_of_core())} }});\n" if CORE in needed else ""
     return "".join(_as_function(sources[name]) for name in needed) + shared + _strip_module(sources[entry])
 
 
 @cache
-def late_module() -> str:
+def late_module(added: tuple[str, ...] = ()) -> str:
     """The lazily loaded views as one module; its default export takes the core's names and returns the views."""
-    late = [name for name in in_order(LATE) if name not in in_order("widget.js")]
+    late = [name for name in in_order(LATE, *added) if name not in in_order("widget.js")]
     body = "".join(_as_function(static_text(name)) for name in late)
     return f"export default ({{ {', '.join(_of_core())} }}) => {{\n{body}return LATE_VIEWS;\n}};\n"
 
@@ -127,13 +139,13 @@ def late_module() -> str:
 def _of_core() -> list[str]:
     """The names that lazily loaded modules import from the core."""
     core = set(in_order("widget.js"))
-    late = [static_text(name) for name in in_order(LATE) if name not in core]
+    late = [static_text(name) for name in in_order(LATE, *ADDED.values()) if name not in core]
     found = (match for text in late for match in _IMPORT.finditer(text) if match["name"] in core)
     return sorted({name for match in found for name in _NAME.findall(match[0].partition("{")[2].partition("}")[0])})
 
 
-def in_order(entry: str) -> list[str]:
-    """A module's file and all its imports, in dependency order."""
+def in_order(*entries: str) -> list[str]:
+    """The files of modules and all their imports, in dependency order."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -143,7 +155,8 @@ def in_order(entry: str) -> list[str]:
             visit(match["name"])
         order.append(name)
 
-    visit(entry)
+    for entry in entries:
+        visit(entry)
     return order
 
 

@@ -40,10 +40,11 @@ def page(record: Record) -> str:
     """The HTML page of a record. The same record gives the same page."""
     payload = Payload(record, pending=KernelCompiler(record).pending_stages())
     style = frontend.css()
-    script = frontend.page_loader()
+    added = frontend.added_modules(record)
+    script = frontend.page_loader(added)
     manifest = Part.pack("", "manifest", payload.manifest())
     return PAGE.substitute(
-        policy=policy((script, frontend.page_script()), style),
+        policy=policy((script, frontend.page_script(added)), style),
         title=escape(record.title or "tcompile"),
         style=style,
         data="\n".join(_block(part) for part in [manifest, *payload.parts(), *words_of_languages(record)]),

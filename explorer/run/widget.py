@@ -142,7 +142,7 @@ class Explorer(anywidget.AnyWidget):
             "trust": lambda: self._compile(agreed=True),
             "make": lambda: self.compiler.make(message["stage"]),
             "tree": lambda: self._send_tree(message["id"]),
-            "views": lambda: self.send({"type": "views", "module": frontend.late_module()}),
+            "views": self._send_views,
             "cancel": self.compiler.cancel,
             "switch": lambda: self._switch(message["callee"]),
             "lab": lambda: self._send_lab_cell(message["kernel"]),
@@ -153,6 +153,10 @@ class Explorer(anywidget.AnyWidget):
         }.get(message.get("type", ""))
         if answer is not None:
             answer()
+
+    def _send_views(self) -> None:
+        added = frontend.added_modules(self.compiler.record)
+        self.send({"type": "views", "module": frontend.late_module(added)})
 
     def _send_tree(self, entity: str) -> None:
         if self.compiler.tree is not None:

@@ -1,7 +1,6 @@
 // Views that a widget gets only when one is opened: most records need none of them, and every widget carries its script.
 // A saved page has them from the start. They may import from any module of the core; the core imports none of them.
 
-import { ChainView } from "./chain_view.js";
 import { ComparisonView } from "./comparison_view.js";
 import { MemoryView } from "./memory_view.js";
 import { savePicture } from "./picture_file.js";
@@ -15,7 +14,6 @@ TOOLS.savePicture = savePicture;
 
 /** @type {import("./views.js").Views} */
 export const LATE_VIEWS = {
-  chain_rule: ChainView,
   comparison: ComparisonView,
   memory_chart: MemoryView,
   program_map: ProgramMapView,

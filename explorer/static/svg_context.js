@@ -18,6 +18,7 @@ export class SvgContext {
     this.path = "";
     this.svg = svgElement("svg", { width: String(width), height: String(height), viewBox: `0 0 ${width} ${height}` });
     this.group = /** @type {SVGElement} */ (this.svg);
+    this.globalAlpha = 1;
     /** The element made last, and its path: it is filled and outlined in one. @type {SVGElement | null} */
     this.last = null;
   }
@@ -25,6 +26,7 @@ export class SvgContext {
   /** @param {keyof SVGElementTagNameMap} tag @param {Record<string, string>} attributes */
   add(tag, attributes) {
     const element = svgElement(tag, attributes);
+    if (this.globalAlpha < 1) element.setAttribute("opacity", String(round(this.globalAlpha)));
     this.group.append(element);
     return element;
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ def test_every_module_comes_after_those_it_imports() -> None:
 
 
 def test_every_module_is_in_the_widget_or_page() -> None:
-    joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js")}
+    joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js", *frontend.ADDED.values())}
+    joined.add("living_canvas.js")
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
@@ -37,7 +39,12 @@ def test_bundling_removes_imports_and_comment_blocks(entry: str) -> None:
 @pytest.mark.needs("node")
 @pytest.mark.parametrize(
     "script",
-    [frontend.widget_module, frontend.late_module, frontend.page_script, frontend.page_loader],
+    [
+        frontend.widget_module,
+        frontend.page_loader,
+        partial(frontend.late_module, tuple(frontend.ADDED.values())),
+        partial(frontend.page_script, tuple(frontend.ADDED.values())),
+    ],
 )
 def test_bundle_is_valid_javascript(script: Callable[[], str], tmp_path: Path) -> None:
     path = tmp_path / "script.mjs"
@@ -63,7 +70,7 @@ def test_lazy_modules_import_only_shared_core_names() -> None:
     core = frontend.in_order("widget.js")
     given = re.search(r"Object\.assign\(CORE, \{ (.*?) \}\)", frontend.join_modules("widget.js"))
     assert given is not None
-    for name in set(frontend.in_order(frontend.LATE)).difference(core):
+    for name in set(frontend.in_order(frontend.LATE, *frontend.ADDED.values())).difference(core):
         for names, module in re.findall(
             r'^import \{([^}]*)\} from "\./([\w.]+)"', frontend.static_text(name), re.MULTILINE
         ):

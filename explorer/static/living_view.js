@@ -3,6 +3,7 @@
 import { digits, valueBox } from "./chain_value.js";
 import { elements, PIECES } from "./document.js";
 import { h, icon } from "./dom.js";
+import { LATE_VIEWS } from "./late_views.js";
 import { StepperView } from "./stepper.js";
 
 /**
@@ -229,3 +230,5 @@ export class ChainView extends StepperView {
 function between(elements) {
   return elements.flatMap((element, at) => (at ? [", then ", element] : [element]));
 }
+
+Object.assign(LATE_VIEWS, { chain_rule: ChainView });
