@@ -5,6 +5,7 @@ explorer.explore(f, x, w)   in Python
 explorer.autograd(loss)     the autograd graph of a tensor, with its saved tensors
 explorer.decompose("gelu", x)  decompositions of an operator, level by level
 explorer.chain_rule(loss)   the chain rule on the graph, step by step, with numbers
+explorer.lessons          exercises that check themselves
 explorer.check(f, x, w)     in tests: fails if the graph breaks or a call recompiles
 explorer.export(model, x)   torch.export of a call; explorer.save_and_load(model, x) tries each way to save a model
 tcompile explore f.py:f     in a terminal
@@ -20,6 +21,7 @@ from explorer.entry.chain_rule import ChainRule, ShownStep, chain_rule
 from explorer.entry.check import CheckError, check
 from explorer.entry.explore import explore
 from explorer.entry.export import export, save_and_load
+from explorer.entry.lessons import lessons
 from explorer.entry.targets import targets
 from explorer.findings.decompose.op_levels import OpLevels, decompose
 from explorer.run.autograd_run import AutogradRun
@@ -40,6 +42,7 @@ __all__ = [
     "decompose",
     "explore",
     "export",
+    "lessons",
     "load",
     "load_ipython_extension",
     "save_and_load",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from explorer.entry.check import CheckError, check
     from explorer.entry.explore import explore
     from explorer.entry.export import export, save_and_load
+    from explorer.entry.lessons import lessons
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import decompose
     from explorer.run.run import Run, load
@@ -47,6 +48,7 @@ __all__ = [
     "decompose",
     "explore",
     "export",
+    "lessons",
     "load",
     "load_ipython_extension",
     "open",

@@ -17,21 +17,22 @@ FUNCTIONS = {
     "save_and_load", "targets",
 }  # fmt: skip
 CLASSES = {"CheckError", "Run"}
+OBJECTS = {"lessons"}
 OF_IPYTHON = {"load_ipython_extension", "unload_ipython_extension"}
 
 
 def test_public_names_are_these() -> None:
-    assert list(tcompile.__all__) == sorted(FUNCTIONS | CLASSES | OF_IPYTHON)
+    assert list(tcompile.__all__) == sorted(FUNCTIONS | CLASSES | OBJECTS | OF_IPYTHON)
     assert dir(tcompile) == sorted(tcompile.__all__)
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS | CLASSES))
+@pytest.mark.parametrize("name", sorted(FUNCTIONS | CLASSES | OBJECTS))
 def test_public_name_is_that_of_its_package(name: str) -> None:
     inner = backend if name == "backend" else getattr(compiler if name == "open" else explorer, name)
     assert getattr(tcompile, name) is inner
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS | CLASSES))
+@pytest.mark.parametrize("name", sorted(FUNCTIONS | CLASSES | OBJECTS))
 def test_docstring_begins_with_a_short_line(name: str) -> None:
     """The first line stands alone in the docs and in a completer."""
     first = (inspect.getdoc(getattr(tcompile, name)) or "").splitlines()[0]

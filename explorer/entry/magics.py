@@ -24,6 +24,7 @@ from explorer.entry.cell import Cell
 from explorer.entry.kernel_magics import KernelMagics
 from explorer.entry.options import OPTIONS, asked_options, join_values, strip_quotes
 from explorer.entry.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets
+from explorer.entry.predict import PredictMagics
 from explorer.entry.session import Session
 from explorer.run.run import Run
 
@@ -84,13 +85,13 @@ class TcompileMagics(Magics):
         itself, that compilation is explored.
         """
         # fmt: on
-        args = self._parse_line(line, cell)
+        args = self.parse_line(line, cell)
         if args.help:
             return self._show_help()
-        parsed = self._cell(args, cell)
+        parsed = self.parse_cell(args, cell)
         if parsed.awaits:
             raise UsageError(_CAN_NOT_AWAIT)
-        with self._session(args, parsed) as session:
+        with self.open_session(args, parsed) as session:
             value = session.run_cell()
         return None if parsed.is_silenced else value
 
@@ -98,13 +99,13 @@ class TcompileMagics(Magics):
     @cell_magic
     def tcompile_awaiting(self, line: str, cell: str) -> Any:
         """`%%tcompile` for a cell with a top-level await; the result must be awaited."""
-        args = self._parse_line(line, cell)
+        args = self.parse_line(line, cell)
 
         async def run() -> Any:
             if args.help:
                 return self._show_help()
-            parsed = self._cell(args, cell)
-            with self._session(args, parsed) as session:
+            parsed = self.parse_cell(args, cell)
+            with self.open_session(args, parsed) as session:
                 value = await session.run_cell_async()
             return None if parsed.is_silenced else value
 
@@ -129,7 +130,7 @@ class TcompileMagics(Magics):
             return [f"await get_ipython().run_cell_magic('tcompile_awaiting', {line!r}, {body!r})\n"]
         return lines
 
-    def _parse_line(self, line: str, cell: str | None) -> argparse.Namespace:
+    def parse_line(self, line: str, cell: str | None) -> argparse.Namespace:
         """Parse the options of a magic line; `code` is the text after them. Raises UsageError."""
         words = arg_split(line, strict=False)
         args, unknown = self.tcompile.parser.parse_known_args(_spell_as_flags(words))
@@ -147,7 +148,7 @@ class TcompileMagics(Magics):
     def _show_help(self) -> None:
         display({"text/plain": self.tcompile.parser.format_help().removeprefix("::\n\n  ")}, raw=True)
 
-    def _cell(self, args: argparse.Namespace, cell: str | None) -> Cell:
+    def parse_cell(self, args: argparse.Namespace, cell: str | None) -> Cell:
         return Cell(self.shell, args.code if cell is None else cell, args.fn)
 
     def _options(self, args: argparse.Namespace) -> Options:
@@ -165,11 +166,12 @@ class TcompileMagics(Magics):
             return Output()
         return NotebookOutput(with_widget=not args.no_widget, at_end=bool(args.vs))
 
-    def _session(self, args: argparse.Namespace, cell: Cell) -> Session:
+    def open_session(self, args: argparse.Namespace, cell: Cell, shown: Output | None = None) -> Session:
+        """A `Session` that runs the cell; `shown` is its output, by default that of the front end."""
         notebook_cell, execution = self._place()
         self._shown.close_older(notebook_cell, execution)
 
-        output = GuardedOutput(self._output(args))
+        output = GuardedOutput(shown or self._output(args))
 
         def keep(run: Run) -> None:
             self.shell.push({args.output: run})
@@ -237,6 +239,7 @@ def load(shell: Any) -> None:
     magics = TcompileMagics(shell)
     shell.register_magics(magics)
     shell.register_magics(KernelMagics(shell))
+    shell.register_magics(PredictMagics(shell, magics))
     shell.input_transformers_post.append(magics.rewrite_call)
     inspection_html.register(shell)
 
@@ -244,7 +247,7 @@ def load(shell: Any) -> None:
 def unload(shell: Any) -> None:
     """Remove the magics from a shell."""
     inspection_html.unregister(shell)
-    for owner in (TcompileMagics, KernelMagics):
+    for owner in (TcompileMagics, KernelMagics, PredictMagics):
         magics = shell.magics_manager.registry.pop(owner.__name__, None)
         if isinstance(magics, TcompileMagics):
             shell.input_transformers_post.remove(magics.rewrite_call)

@@ -28,6 +28,14 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype or "").removeprefix("torch.")
 
 
+def dtype_called(text: str) -> str:
+    """The dtype with a name that a person types: `torch.float32`, `F32` and `float` are `float32`; "" for others."""
+    name = dtype_name(text.strip().lower())
+    usual = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
+    full = {short: long for long, short in _SHORT.items()} | usual
+    return name if name in _SHORT else full.get(name, "")
+
+
 def error_text(value: float | None) -> str:
     """Format an error: `2.4e-07`; None (not finite) is a dash."""
     return "-" if value is None else f"{value:.2g}"

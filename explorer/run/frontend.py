@@ -78,6 +78,18 @@ def widget_module() -> str:
 
 
 @cache
+def predict_module() -> str:
+    """The form of predictions as the ES module for its anywidget."""
+    return join_modules("predict.js")
+
+
+@cache
+def predict_css() -> str:
+    """The style sheets of the form of predictions: the theme's colours, and its own rules."""
+    return "\n".join(map(static_text, [*BASE_STYLES[:2], *OWN_STYLES, LAST_STYLE]))
+
+
+@cache
 def page_script(added: tuple[str, ...] = ()) -> str:
     """The front end's script for a saved page, with the `added` modules."""
     return join_modules(*added, "page.js")
@@ -103,6 +115,8 @@ def _unpacking_script(script: str) -> str:
 
 #: The base style sheets, in cascade order; style sheets of single views follow.
 BASE_STYLES = ("shared.css", "style.css", "panes.css", "text.css", "inspector.css", "surroundings.css")
+#: Style sheets of other widgets than the explorer.
+OWN_STYLES = ("predict.css",)
 #: The style sheet for print and forced colours, which overrides all others.
 LAST_STYLE = "media.css"
 
@@ -111,7 +125,7 @@ LAST_STYLE = "media.css"
 def css() -> str:
     """All style sheets joined: the base ones first, the one for print last."""
     names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
-    views = sorted(names.difference(BASE_STYLES, [LAST_STYLE]))
+    views = sorted(names.difference(BASE_STYLES, OWN_STYLES, [LAST_STYLE]))
     return "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
 
 

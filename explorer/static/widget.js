@@ -32,7 +32,14 @@ export default () => {
       el.append(root);
       const explorer = new Explorer(root, store, { keep: (place) => keepPlace(model, place) });
       if (model.get("place")?.panes) explorer.openPlace(model.get("place"));
+      const open = (/** @type {any} */ message) => {
+        if (message.type !== "open") return;
+        explorer.openStage(message.stage, false);
+        root.scrollIntoView({ block: "nearest" });
+      };
+      model.on("msg:custom", open);
       return () => {
+        model.off("msg:custom", open);
         explorer.destroy();
         root.remove();
       };

@@ -1,0 +1,73 @@
+"""A prediction: questions about code that has not run, the run that answers them, and the grades."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from compiler.record import Record
+from explorer.lessons.progress import Progress
+from explorer.lessons.question import LONGEST_ANSWER, AnswerError
+from explorer.lessons.sheet import Sheet
+from explorer.run.run import Run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running the code gave: the run to show, the record to grade from, and why it failed ("" if it did not)."""
+
+    run: Run | None
+    record: Record | None
+    failure: str = ""
+
+
+class Prediction:
+    """The questions about some code; `compare` runs the code the first time, and grades the answers.
+
+    `explore` runs the code. `key` names the exercise in the learner's progress.
+    """
+
+    def __init__(self, sheet: Sheet, explore: Callable[[], Outcome], key: str, progress: Progress) -> None:
+        self.sheet = sheet.with_answers(_kept_answers(progress, key))
+        self._explore, self._key, self._progress = explore, key, progress
+        self.outcome: Outcome | None = None
+
+    @property
+    def run(self) -> Run | None:
+        """The run, once the answers were compared."""
+        return self.outcome.run if self.outcome else None
+
+    def unreadable(self, answers: Mapping[str, str]) -> dict[str, str]:
+        """Answers that can't be read, each with how to write it. Nothing is run, so nothing is given away."""
+        found = {}
+        for question in self.sheet.questions:
+            text = str(answers.get(question.name, "")).strip()[:LONGEST_ANSWER]
+            try:
+                if text:
+                    question.parse(text, self.sheet.listing)
+            except AnswerError as error:
+                found[question.name] = str(error)
+        return found
+
+    def compare(self, answers: Mapping[str, str]) -> Sheet:
+        """Grade answers against what torch.compile does; keep them in the progress if there are any."""
+        self.sheet = self.sheet.with_answers(answers)
+        if self.outcome is None:
+            self.outcome = self._explore()
+        record, failure = self.outcome.record, self.outcome.failure
+        if failure:
+            self.sheet = self.sheet.not_graded(f"nothing can be graded, because the code fails: {failure}")
+        elif record is not None:
+            self.sheet = self.sheet.graded(record)
+        if any(self.sheet.answers.values()):
+            self.sheet = self.sheet.with_remark(self._progress.keep(self._key, self.sheet))
+        return self.sheet
+
+    def forget_run(self) -> None:
+        """Let the next comparison run the code again, as after a failure."""
+        self.outcome = None
+
+
+def _kept_answers(progress: Progress, key: str) -> Mapping[str, str]:
+    entry = progress.entries().get(key)
+    return entry.answers if entry else {}

@@ -1,0 +1,114 @@
+"""Reading answers and asking: what is understood, what is refused, and what can't be graded."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.record import Record
+from compiler.record.options import Options
+from explorer.lessons.ask import QUESTIONS, questions_of
+from explorer.lessons.listing import Listing
+from explorer.lessons.question import AnswerError
+from tests.explorer.small_record import SOURCE, small_record
+
+CODE = """\
+def f(x):
+    y = torch.add(
+        x,
+        1,
+    )
+    if y.sum() > 0:
+        y = -y
+    return y
+
+f(x)
+"""
+LISTING = Listing(CODE)
+
+
+@pytest.mark.parametrize(
+    ("ask", "text", "answer"),
+    [
+        ("breaks", "lines 2 and 7", frozenset({2, 7})),
+        ("breaks", "4", frozenset({2})),  # a line inside of a statement
+        ("breaks", "None", frozenset()),
+        ("graphs", "1,024", 1024),
+        ("graphs", "none", 0),
+        ("saved:bytes", "2 KiB", 2048),
+        ("bytes", "64 kB", 64_000),
+        ("fusion", "2+7, 6+7+8", frozenset(map(frozenset, [(2, 7), (6, 7), (6, 8), (7, 8)]))),
+        ("shape", "torch.Size([8, 64])", ("8", "64")),
+        ("shape", "8 × s0", ("8", "s0")),
+        ("shape", "scalar", ()),
+        ("dtype", "torch.bfloat16", "bfloat16"),
+        ("dtype", "f32", "float32"),
+        ("gradient:x", "tensor([1., -2])", [1.0, -2.0]),
+        ("gradient:x", "none", None),
+        ("leaves", "`w`, a.bias", frozenset({"w", "a.bias"})),
+        ("becomes:gelu", "mul, erf; add()", frozenset({"mul", "erf", "add"})),
+    ],
+)
+def test_answers_are_read(ask: str, text: str, answer: object) -> None:
+    (question,) = questions_of(ask)
+    assert question.parse(text, LISTING) == answer
+    assert question.agree(question.parse(question.show(answer), LISTING), answer)
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        ("breaks", "the print"), ("breaks", "99"), ("breaks", "?"), ("graphs", "a few"), ("graphs", "1.5"),
+        ("graphs", "2 KiB"), ("fusion", "2"), ("fusion", "2+99"), ("shape", "8; rm"), ("dtype", "float3"),
+        ("gradient:x", "x + 1"), ("gradient:x", "[" * 500), ("gradient:x", "'1'"), ("leaves", ", ,"),
+    ],
+)  # fmt: skip
+def test_unreadable_answers_say_how_to_write_them(ask: str, text: str) -> None:
+    (question,) = questions_of(ask)
+    with pytest.raises(AnswerError):
+        question.parse(text, LISTING)
+    grade = question.grade(text, small_record(), LISTING)
+    assert (grade.verdict, grade.given, grade.found) == ("unreadable", text, "")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        ("brakes", "did you mean 'breaks'"),
+        ("", "--ask needs a question"),
+        ("graphs:x", "graphs:x is no question; there is graphs alone"),
+        ("kernels:backwards", "did you mean 'backward'"),
+        ("becomes", "becomes needs a name, as in becomes:x"),
+    ],
+)
+def test_unknown_questions_name_the_nearest(ask: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        questions_of(ask)
+
+
+def test_listing_knows_its_statements() -> None:
+    assert LISTING.computing == (2, 6, 7)
+    assert LISTING.assigned("y") == {2, 3, 4, 5, 7}
+    assert LISTING.statement_at(5) == 2
+    assert LISTING.statement_at(10) == 10
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_nothing_compiled_is_not_graded(kind: str) -> None:
+    """A record of nothing has no answer to any question, and says so."""
+    (question,) = questions_of("becomes:relu" if kind == "becomes" else kind)
+    assert question.ask().endswith("?")
+    assert question.hint()
+    grade = question.grade("none", Record("f", Options()), LISTING)
+    assert grade.verdict in ("not graded", "unreadable")
+    assert question.grade("", Record("f", Options()), LISTING).words.startswith("this can't be graded, because ")
+
+
+def test_differences_name_the_stage_that_explains_them() -> None:
+    record = small_record()
+    listing = Listing(SOURCE)
+    for ask in ("breaks", "graphs", "ops", "kernels", "shape"):
+        (question,) = questions_of(ask)
+        grade = question.grade("7" if ask != "breaks" else "1", record, listing)
+        assert grade.verdict in ("wrong", "not graded"), grade
+        if grade.verdict == "wrong":
+            assert all(each.stage for each in grade.explanations), grade
