@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ShownExercise:
-    """One exercise. In a notebook it displays as a form; `ask()` asks in the terminal; `grade(answer)` grades an answer.
+    """One exercise: in a notebook it displays as a form, `ask()` asks in the terminal, `grade` grades an answer.
 
     The program runs when an answer is compared, and its exploration is then `run`.
     """

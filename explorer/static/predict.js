@@ -47,12 +47,19 @@ class PredictForm {
       ["change:progress", () => this.showStatus()],
     ]);
     for (const [event, listener] of this.listeners) model.on(event, listener);
+    /** A plain key here is not Jupyter's, to which D twice deletes the cell. @param {KeyboardEvent} event */
+    this.keepFromJupyter = (event) => {
+      if (!(event.target instanceof HTMLElement) || !this.root.contains(event.target)) return;
+      event.target.toggleAttribute("data-lm-suppress-shortcuts", !event.ctrlKey && !event.metaKey && !event.altKey);
+    };
+    window.addEventListener("keydown", this.keepFromJupyter, { capture: true }); // before Jupyter sees it
     this.update(false);
     this.showNotes();
   }
 
   destroy() {
     for (const [event, listener] of this.listeners) this.model.off(event, listener);
+    window.removeEventListener("keydown", this.keepFromJupyter, { capture: true });
     this.root.remove();
   }
 
@@ -85,7 +92,6 @@ class PredictForm {
       inputMode: question.form === "number" ? "numeric" : "text",
       oninput: () => this.answers.set(question.name, input.value),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
-        event.stopPropagation(); // else the notebook takes letters for its commands
         if (event.key === "Enter") this.compare();
       },
     });
@@ -210,7 +216,6 @@ class PredictForm {
 
 /** Move the focus with the arrow keys. @param {KeyboardEvent} event @param {HTMLButtonElement[]} buttons */
 function moveIn(event, buttons) {
-  event.stopPropagation();
   const open = buttons.filter((button) => !button.disabled);
   const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
   const at = open.indexOf(/** @type {HTMLButtonElement} */ (document.activeElement));
