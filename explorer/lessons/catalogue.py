@@ -35,7 +35,7 @@ _ROWS: tuple[tuple[str, str, str, str, str, str], ...] = (
     (_BREAKS, "branch_graphs", "branch", "graphs", "Graphs of a branch", "Only one branch runs."),
     (_BREAKS, "branch_ops", "branch", "ops", "Operations of a branch", "The comparison is an operation."),
     (_BREAKS, "nested_line", "nested", "breaks", "A break in a helper", "Look into the function that is called."),
-    (_BREAKS, "nested_graphs", "nested", "graphs", "Graphs around a helper", "Where does f go on?"),
+    (_BREAKS, "nested_shape", "nested", "shape", "Shape after the break", "Rows and columns change places."),
     (_GUARDS, "sizes_again", "sizes", "recompiles", "Four sizes", "What does torch.compile do once it saw two sizes?"),
     (_GUARDS, "sizes_changed", "sizes", "changed", "What changed", "Which argument had another size?"),
     (_GUARDS, "sizes_graphs", "sizes", "graphs", "Graphs for four sizes", "One for each compilation."),

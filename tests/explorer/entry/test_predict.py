@@ -1,4 +1,4 @@
-"""%%predict in an IPython shell: asked in text, run once, graded; what can't be graded says why, and keeps the answers."""
+"""%%predict in an IPython shell: asked in text, run once, graded; what can not be graded says why, loses no answer."""
 
 from __future__ import annotations
 
