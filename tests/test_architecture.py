@@ -31,7 +31,7 @@ LAYERS = """
 tcompile                        the public name of what is below
 explorer                        functions of the same names, and the command line
 explorer.entry                  the ways in: magics, the cell that they run, functions of `import explorer`
-explorer.lessons                exercises that check themselves: questions, grades, progress
+explorer.teach                exercises that check themselves: questions, grades, progress
 explorer.run                    what a user holds after an exploration: Run, tables, pages, the live view, files
 explorer.kernel_lab             a kernel in a cell, edited and tried
 explorer.findings               facts of a record, told plainly: breaks, guards, recompilations, …

@@ -18,11 +18,11 @@ from explorer.reading.plain_text import columns
 if TYPE_CHECKING:
     import pandas as pd
 
-    from explorer.lessons.exercise import Exercise
-    from explorer.lessons.prediction import Prediction
-    from explorer.lessons.progress import Progress
-    from explorer.lessons.sheet import Sheet
     from explorer.run.run import Run
+    from explorer.teach.exercise import Exercise
+    from explorer.teach.prediction import Prediction
+    from explorer.teach.progress import Progress
+    from explorer.teach.sheet import Sheet
 
 
 class ShownExercise:
@@ -63,8 +63,8 @@ class ShownExercise:
         return prediction.compare(dict(zip(names, map(str, answers), strict=False)))
 
     def __str__(self) -> str:
-        from explorer.lessons.sheet import question_document
         from explorer.render.text import document_text
+        from explorer.teach.sheet import question_document
 
         return document_text(question_document(self._made().sheet))
 
@@ -77,8 +77,8 @@ class ShownExercise:
         display_prediction(self._made())
 
     def _made(self) -> Prediction:
-        from explorer.lessons.exercise import explore_program
-        from explorer.lessons.prediction import Prediction
+        from explorer.teach.exercise import explore_program
+        from explorer.teach.prediction import Prediction
 
         if self._prediction is None:
             exercise = self._exercise
@@ -148,13 +148,13 @@ class Lessons(Mapping[str, ShownExercise]):
 
 
 def _exercises() -> Mapping[str, Exercise]:
-    from explorer.lessons.catalogue import EXERCISES
+    from explorer.teach.catalogue import EXERCISES
 
     return EXERCISES
 
 
 def _progress() -> Progress:
-    from explorer.lessons.progress import Progress
+    from explorer.teach.progress import Progress
 
     return Progress()
 

@@ -10,7 +10,7 @@ from typing import Any
 from compiler.capture.sources import is_installed
 from explorer.entry.cell import Cell
 from explorer.entry.look_ahead import value_of
-from explorer.lessons.listing import Listing
+from explorer.teach.listing import Listing
 
 
 def listing_of(cell: Cell, names: Mapping[str, Any]) -> Listing:

@@ -27,17 +27,17 @@ from explorer.entry.cell import Cell
 from explorer.entry.listings import listing_of
 from explorer.entry.options import strip_quotes
 from explorer.entry.outputs import Output
-from explorer.lessons.ask import questions_of
-from explorer.lessons.backward_questions import gradients_artifact
-from explorer.lessons.form import Form
-from explorer.lessons.gradients import gradients_of
-from explorer.lessons.prediction import Outcome, Prediction
-from explorer.lessons.progress import Progress
-from explorer.lessons.sheet import Sheet, grade_document, question_document
 from explorer.reading.stages import stage_title
 from explorer.render.static import document_html
 from explorer.render.text import document_text
 from explorer.run.run import Run
+from explorer.teach.ask import questions_of
+from explorer.teach.backward_questions import gradients_artifact
+from explorer.teach.form import Form
+from explorer.teach.gradients import gradients_of
+from explorer.teach.prediction import Outcome, Prediction
+from explorer.teach.progress import Progress
+from explorer.teach.sheet import Sheet, grade_document, question_document
 
 MOST_TRIES = 3
 """Times that a prompt is repeated for an answer that can't be read."""

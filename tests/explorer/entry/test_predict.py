@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
-from explorer.lessons.progress import FILE
+from explorer.teach.progress import FILE
 
 CELL = """
 def f(x, w):

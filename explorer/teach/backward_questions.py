@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from compiler.record import Artifact, Entity, Record
 from compiler.record.plain_text import size_text
-from explorer.lessons.question import (
+from explorer.teach.question import (
     AnswerError,
     Compared,
     Explanation,

@@ -16,9 +16,9 @@ from typing import Annotated
 
 import msgspec
 
-from explorer.lessons.question import LONGEST_ANSWER
-from explorer.lessons.sheet import Sheet
 from explorer.run.files import replace_file
+from explorer.teach.question import LONGEST_ANSWER
+from explorer.teach.sheet import Sheet
 
 FILE = "tcompile_progress.json"
 MOST_BYTES = 1 << 20

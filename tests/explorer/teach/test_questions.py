@@ -6,9 +6,9 @@ import pytest
 
 from compiler.record import Record
 from compiler.record.options import Options
-from explorer.lessons.ask import QUESTIONS, questions_of
-from explorer.lessons.listing import Listing
-from explorer.lessons.question import AnswerError
+from explorer.teach.ask import QUESTIONS, questions_of
+from explorer.teach.listing import Listing
+from explorer.teach.question import AnswerError
 from tests.explorer.small_record import SOURCE, small_record
 
 CODE = """\

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from explorer.lessons.backward_questions import MOST_NUMBERS
+from explorer.teach.backward_questions import MOST_NUMBERS
 
 
 def gradients_of(names: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from explorer.lessons.exercise import Program
+from explorer.teach.exercise import Program
 
 _CAPTURED = ("captured",)
 _BACKWARD = ("captured", "autograd", "joint", "forward", "backward", "inference")

@@ -11,13 +11,13 @@ import torch
 
 from compiler.engine import Exploration
 from compiler.option_checks import parse_options
-from explorer.lessons.ask import questions_of
-from explorer.lessons.backward_questions import gradients_artifact
-from explorer.lessons.gradients import gradients_of
-from explorer.lessons.listing import Listing
-from explorer.lessons.prediction import Outcome
-from explorer.lessons.sheet import Sheet
 from explorer.run.run import Run
+from explorer.teach.ask import questions_of
+from explorer.teach.backward_questions import gradients_artifact
+from explorer.teach.gradients import gradients_of
+from explorer.teach.listing import Listing
+from explorer.teach.prediction import Outcome
+from explorer.teach.sheet import Sheet
 
 
 @dataclass(frozen=True)

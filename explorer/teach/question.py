@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from compiler.record import MACHINE_STAGES, Artifact, Record
 from compiler.record.plain_text import did_you_mean
-from explorer.lessons.listing import Listing
+from explorer.teach.listing import Listing
 
 Form = Literal["lines", "groups", "number", "text"]
 """How the widget asks: lines to click, lines to sort into kernels, a number, or a line of text."""

@@ -8,9 +8,9 @@ from typing import Any
 import anywidget
 import traitlets
 
-from explorer.lessons.prediction import Prediction
-from explorer.lessons.sheet import form_data, grades_data
 from explorer.run import frontend
+from explorer.teach.prediction import Prediction
+from explorer.teach.sheet import form_data, grades_data
 
 
 class Form(anywidget.AnyWidget):

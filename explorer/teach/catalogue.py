@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from explorer.lessons.exercise import Exercise
-from explorer.lessons.programs import PROGRAMS
+from explorer.teach.exercise import Exercise
+from explorer.teach.programs import PROGRAMS
 
 _SOURCE, _CAPTURED = "Python and the graph", "The captured graph"
 _BREAKS, _GUARDS = "Graph breaks", "Guards and recompilations"

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from compiler.record import Record
-from explorer.lessons.listing import Listing
-from explorer.lessons.question import Grade, Question
 from explorer.reading.stages import stage_words
-from explorer.render.document import Code, Fold, Items, Link, Parts, Section, Tag, Text, Words
+from explorer.render.document import Code, Fold, Items, Link, Only, Parts, Section, Tag, Text, Words
 from explorer.render.text import document_text
+from explorer.teach.listing import Listing
+from explorer.teach.question import Grade, Question
 
 VERDICTS = {
     "right": "right",
@@ -66,6 +66,8 @@ class Sheet:
         """`2 of 3 right`, with what was not graded."""
         counted = [grade for grade in self.grades if grade.verdict != "not graded"]
         left = len(self.grades) - len(counted)
+        if not counted:
+            return "Nothing could be graded; the answers are kept"
         return f"{self.right} of {len(counted)} right" + (f", {left} not graded" if left else "")
 
 
@@ -73,7 +75,7 @@ def question_document(sheet: Sheet) -> list[Parts]:
     """The questions alone: for a terminal, and for a page on which nobody can answer."""
     items = tuple(f"{each.ask()} ({each.hint()})" for each in sheet.questions)
     head = Text(f"Predict: {sheet.title}" if sheet.title else "Predict", "lead")
-    return [head, *([_code(sheet)] if sheet.shows_code else []), Items(items, bullet="? ")]
+    return [head, *(_code(sheet) if sheet.shows_code else ()), Items(items, bullet="? ")]
 
 
 def grade_document(sheet: Sheet) -> list[Parts]:
@@ -83,7 +85,7 @@ def grade_document(sheet: Sheet) -> list[Parts]:
     parts = [_graded(questions[grade.question], grade) for grade in sheet.grades]
     score = [Text(sheet.score, "lead")] if any(sheet.answers.values()) else []
     note = [Text(sheet.remark, "warning")] if sheet.remark else []
-    return [Text(head, "lead"), *([_code(sheet)] if sheet.shows_code else []), *parts, *score, *note]
+    return [Text(head, "lead"), *(_code(sheet) if sheet.shows_code else ()), *parts, *score, *note]
 
 
 def _graded(question: Question, grade: Grade) -> Parts:
@@ -106,10 +108,13 @@ def _explained(words: str, stage: str) -> Words:
     return (f"{words} → ", Link(stage_words(stage).title, open=stage)) if stage else words
 
 
-def _code(sheet: Sheet) -> Code:
+def _code(sheet: Sheet) -> tuple[Parts, ...]:
+    """The listing with its line numbers; all of it in text too, where code is usually cut."""
     listing = sheet.listing
     width = len(str(listing.shown[-1]))
-    return Code(tuple(f"{number:>{width}}  {listing.lines[number - 1]}" for number in listing.shown))
+    lines = tuple(f"{number:>{width}}  {listing.lines[number - 1]}" for number in listing.shown)
+    whole = tuple(Text((Tag(line, "code"),), "line") for line in lines)
+    return Only(("text",), (Section(whole),)), Only(("html",), (Code(lines),))
 
 
 def form_data(sheet: Sheet) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compiler.record import Record
-from explorer.lessons.progress import Progress
-from explorer.lessons.question import LONGEST_ANSWER, AnswerError
-from explorer.lessons.sheet import Sheet
 from explorer.run.run import Run
+from explorer.teach.progress import Progress
+from explorer.teach.question import LONGEST_ANSWER, AnswerError
+from explorer.teach.sheet import Sheet
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from compiler.record.plain_text import did_you_mean
-from explorer.lessons.backward_questions import Gradient, Leaves, Recomputed, Saved
-from explorer.lessons.capture_questions import (
+from explorer.teach.backward_questions import Gradient, Leaves, Recomputed, Saved
+from explorer.teach.capture_questions import (
     Breaks,
     Changed,
     Dtype,
@@ -17,8 +17,8 @@ from explorer.lessons.capture_questions import (
     Recompiles,
     Shape,
 )
-from explorer.lessons.code_questions import Becomes, Fusion, Kernels, Traffic
-from explorer.lessons.question import Question
+from explorer.teach.code_questions import Becomes, Fusion, Kernels, Traffic
+from explorer.teach.question import Question
 
 QUESTIONS: Final[dict[str, type[Question]]] = {
     kind.kind: kind

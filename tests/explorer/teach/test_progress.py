@@ -9,10 +9,10 @@ import pytest
 
 from compiler.record import Record
 from compiler.record.options import Options
-from explorer.lessons.ask import questions_of
-from explorer.lessons.listing import Listing
-from explorer.lessons.progress import FILE, Progress
-from explorer.lessons.sheet import Sheet
+from explorer.teach.ask import questions_of
+from explorer.teach.listing import Listing
+from explorer.teach.progress import FILE, Progress
+from explorer.teach.sheet import Sheet
 
 CODE = "def f(x):\n    y = x + 1\n    return y\n"
 

@@ -11,7 +11,8 @@ from compiler.record import Artifact, Entity, GraphBreak, Recompile, Record, Spa
 from compiler.record.plain_text import pluralize
 from explorer.findings.breaks import break_id
 from explorer.findings.timeline import recompile_id
-from explorer.lessons.question import (
+from explorer.reading.shapes import dtype_called, dtype_name, shape_text
+from explorer.teach.question import (
     NONE,
     AnswerError,
     Compared,
@@ -26,7 +27,6 @@ from explorer.lessons.question import (
     line_numbers,
     why_absent,
 )
-from explorer.reading.shapes import dtype_called, dtype_name, shape_text
 
 
 @dataclass(frozen=True)

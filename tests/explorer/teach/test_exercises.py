@@ -10,11 +10,11 @@ from functools import cache
 import pytest
 
 from compiler.record import Record
-from explorer.lessons.ask import questions_of
-from explorer.lessons.catalogue import EXERCISES
-from explorer.lessons.exercise import explore_program
-from explorer.lessons.programs import PROGRAMS
-from explorer.lessons.question import Question
+from explorer.teach.ask import questions_of
+from explorer.teach.catalogue import EXERCISES
+from explorer.teach.exercise import explore_program
+from explorer.teach.programs import PROGRAMS
+from explorer.teach.question import Question
 
 RIGHT = {
     "loop": "3", "loop_inputs": "1", "loop_breaks": "none", "plain_print": "3",

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from compiler.record import Entity, Kernel, Record
 from compiler.record.plain_text import pluralize, size_text
-from explorer.lessons.capture_questions import calls_in
-from explorer.lessons.question import (
+from explorer.teach.capture_questions import calls_in
+from explorer.teach.question import (
     NONE,
     AnswerError,
     Compared,
