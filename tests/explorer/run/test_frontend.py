@@ -24,16 +24,16 @@ def test_every_module_comes_after_those_it_imports() -> None:
 
 def test_every_module_is_in_the_widget_or_page() -> None:
     joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js", *frontend.ADDED.values())}
-    joined.add("living_canvas.js")
+    joined |= {"living_canvas.js", "predict.js"}
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
-@pytest.mark.parametrize("entry", ["widget.js", "page.js"])
+@pytest.mark.parametrize("entry", ["widget.js", "page.js", "predict.js"])
 def test_bundling_removes_imports_and_comment_blocks(entry: str) -> None:
     text = frontend.join_modules(entry)
     assert not re.search(r"^\s*import\s", text, re.MULTILINE)
     assert "/**" not in text
-    assert len(re.findall(r"^export ", text, re.MULTILINE)) == (entry == "widget.js")
+    assert len(re.findall(r"^export ", text, re.MULTILINE)) == (entry != "page.js")
 
 
 @pytest.mark.needs("node")
@@ -42,6 +42,7 @@ def test_bundling_removes_imports_and_comment_blocks(entry: str) -> None:
     [
         frontend.widget_module,
         frontend.page_loader,
+        frontend.predict_module,
         partial(frontend.late_module, tuple(frontend.ADDED.values())),
         partial(frontend.page_script, tuple(frontend.ADDED.values())),
     ],
