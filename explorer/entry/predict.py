@@ -260,7 +260,7 @@ def show_form(
 
     def show(stage: str, ids: tuple[str, ...]) -> None:
         if prediction.run is not None:
-            prediction.run.widget().open(stage, ids)
+            prediction.run.widget().open_stage(stage, ids)
 
     form = Form(prediction, run, show)
     handle = DisplayHandle()

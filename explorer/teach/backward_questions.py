@@ -180,7 +180,9 @@ class Saved(NumberQuestion):
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
         tensors = list(self._tensors(compared.record))
         if not tensors:
-            return (Explanation("nothing is kept: no backward pass needs it", "inference" if compared.found else ""),)
+            stage = "backward" if compared.record.of_stage("backward") else "inference"
+            what = "no input or parameter itself" if self.subject == "inputs" else "nothing"
+            return (Explanation(f"{what} is kept for a backward pass", stage),)
         names = ", ".join(f"{each.label} ({size_text(each.attrs.get('bytes', 0))})" for each in tensors)
         return (Explanation(f"the backward takes {names}", "backward", tuple(each.id for each in tensors)),)
 

@@ -107,7 +107,7 @@ def test_code_of_an_earlier_cell_is_asked_about(learner: Learner) -> None:
     ("line", "message"),
     [
         ("--ask brakes", "did you mean 'breaks'"),
-        ("--asks breaks", "no such option"),
+        ("--asks breaks", "there is no option asks"),
         ("--ask breaks --target h1000", "h1000"),
     ],
 )
