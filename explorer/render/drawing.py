@@ -187,7 +187,7 @@ def _box(entity: Entity, box_id: str, path: Path, depth: int) -> Box:
     if "about" in entity.attrs:
         about = shorten(str(entity.attrs["about"]), ABOUT_SHOWN, placeholder=" …")
         return Box(box_id, entity.label, about, module, fill=_KIND_FILLS.get(entity.kind, _WHITE))
-    light = bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or "")))
+    light = moves_no_data(entity)
     note = "" if "target" in entity.attrs else entity.label
     title = f"{entity.label}.grad" if entity.kind == "accumulate" else short_op(entity)
     return Box(box_id, title, tensor_type(entity.attrs), module, note, light)
@@ -208,6 +208,20 @@ def _type_closed(
         for source in entity.inputs:
             if source in home and home[source] != home[entity.id] and boxes[home[source]].closed:
                 boxes[home[source]].type = tensor_type(by_id[source].attrs)
+
+
+def moves_no_data(entity: Entity) -> bool:
+    """Whether an op only makes a view of its input, or picks one of its results."""
+    return bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or "")))
+
+
+def input_name(entity: Entity, source: str) -> str:
+    """Name of a graph input in the user's code (`x`, `args[0]`), or a module's own `weight`; the label if unknown.
+
+    `source` is TorchDynamo's source of the input, or "".
+    """
+    own = _OWN_TENSOR.search(source)
+    return own["name"] if own else _VARIABLE.sub(r"\1", source) or entity.label
 
 
 def short_op(entity: Entity) -> str:
@@ -239,11 +253,10 @@ class _EdgeNames:
     def input_chip(self, entity: Entity) -> Chip:
         """Chip of an input, named as in the user's code: `x`, `args[0]`, or a module's own `weight`."""
         source = self.sources.get(entity.id, "")
-        own = _OWN_TENSOR.search(source)
-        if own or entity.kind == "get_attr":
-            return Chip("parameter", own["name"] if own else entity.label, tensor_type(entity.attrs))
+        if _OWN_TENSOR.search(source) or entity.kind == "get_attr":
+            return Chip("parameter", input_name(entity, source), tensor_type(entity.attrs))
         kind = "saved" if entity.id in self.saved.values() else "input"
-        return Chip(kind, _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
+        return Chip(kind, input_name(entity, source), tensor_type(entity.attrs))
 
     def result_chips(self, entity: Entity, first: bool) -> list[Chip]:
         """Chips of a graph output: returned, saved for the backward, or both. AOTAutograd puts returned values

@@ -1,0 +1,559 @@
+"""The states of one graph, from the eager autograd graph to the kernels, and which node came from which.
+
+A state's nodes are those of the record's graphs. Where the record links a node to nodes of the state before, these are
+its origins. Autograd's nodes and AOTAutograd's have no such link, but both came from a node of the captured graph. If
+that node made several autograd nodes, operation names decide between them, and the origin is marked as inferred. A node
+without origins is new in its state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from compiler.record import Artifact, Entity, Record
+from compiler.record.plain_text import pluralize, size_text
+from explorer.reading.provenance import input_sources, saved_tensors
+from explorer.reading.shapes import tensor_type
+from explorer.render.drawing import input_name, moves_no_data, short_op
+
+Kind = Literal["op", "view", "input", "saved", "leaf", "stop", "kernel", "extern"]
+Lane = Literal["both", "forward", "backward"]
+Edge = tuple[str, str]
+
+TITLES = {"eager": "Eager", "joint": "Joint", "cut": "Cut", "decomposed": "Decomposed", "fused": "Fused"}
+DATA: frozenset[str] = frozenset({"input", "saved", "leaf", "stop"})
+_HIDDEN = frozenset({"output", "subgraph", "subgraph_input", "subgraph_output"})
+_DATA_KINDS: Mapping[str, Kind] = {"accumulate": "leaf", "outer": "leaf", "stop": "stop"}
+_ALIASES = {"t": "permute", "transpose": "permute", "unsafe_view": "view", "reshape": "view", "flatten": "view"}
+
+
+class MorphError(ValueError):
+    """Raised if a record has no graph to show from eager mode to kernels; the message gives the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a state. `bytes` are those of its tensor, or for a kernel those that it moves.
+
+    `origins` are ids of nodes of the state before; `inferred` if the record does not link these directly.
+    """
+
+    id: str
+    kind: Kind
+    lane: Lane
+    title: str
+    detail: str = ""
+    bytes: int = 0
+    origins: tuple[str, ...] = ()
+    inferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Operations (or kernels), other nodes, launches, and bytes of a state; None if unknown.
+
+    `launches` is exact for kernels, else a lower bound: each operation runs by itself, and views run nothing.
+    `moved` are bytes read and written by operations, `saved` are bytes kept for backward, without inputs.
+    """
+
+    ops: int
+    data: int
+    launches: int
+    moved: int | None = None
+    saved: int | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state of the graph. `edges` are pairs of ids; `gone` are nodes of the state before that nothing came from."""
+
+    key: str
+    words: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    counts: Counts
+    gone: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.key]
+
+    @property
+    def new(self) -> tuple[str, ...]:
+        """Ids of nodes without origins."""
+        return tuple(node.id for node in self.nodes if not node.origins)
+
+
+def graph_names(record: Record) -> tuple[str, ...]:
+    """The graphs that can be shown from eager mode to kernels, the one with most nodes first."""
+    sizes: Counter[str] = Counter()
+    for stage in ("joint", "forward", "backward", "inference"):
+        for artifact in record.of_stage(stage):
+            sizes[artifact.graph] += len(artifact.entities)
+    return tuple(name for name, _ in sizes.most_common())
+
+
+def states_of(record: Record, graph: str = "") -> tuple[State, ...]:
+    """The states of a graph, at most five; by default of the graph with most nodes.
+
+    Raises MorphError if the record has no graph of AOTAutograd, ValueError for an unknown graph.
+    """
+    names = graph_names(record)
+    if not names:
+        why = next((f": {problem.reason}" for problem in record.problems if problem.stage == "joint"), "")
+        raise MorphError(f"this run has no graph of AOTAutograd to follow from eager mode to kernels{why}")
+    if graph and graph not in names:
+        raise ValueError(f"no graph {graph!r} in this run; it has: {', '.join(names)}")
+    return _Reader(record, graph or names[0]).states()
+
+
+class _Reader:
+    """Reads the states of one graph from a record."""
+
+    def __init__(self, record: Record, graph: str) -> None:
+        self.record, self.graph = record, graph
+        self.entities = {entity.id: entity for entity in record.entities()}
+        self.sources, self.saved = input_sources(record), saved_tensors(record)
+
+    def states(self) -> tuple[State, ...]:
+        found: list[State] = []
+        for make in (self._eager, self._joint, self._cut, self._decomposed, self._fused):
+            state = make(found[-1] if found else None)
+            if state is not None:
+                found.append(self._link(state, found[-1]) if found else state)
+        return tuple(found)
+
+    def _graphs(self, *stages: str) -> list[Artifact]:
+        return [each for stage in stages for each in self.record.of_stage(stage) if each.graph == self.graph]
+
+    # The five states
+
+    def _eager(self, _: State | None) -> State | None:
+        graphs = self._graphs("autograd")
+        if any(entity.kind == "compiled" for each in graphs for entity in each.entities):
+            graphs = []  # autograd saw one function, the compiled one
+        if not graphs:
+            return self._captured()
+        nodes = self._nodes(graphs, lambda _: "both")
+        words = "Autograd's graph: eager mode ran each operation, and kept a node for its gradient."
+        return State("eager", words, nodes, self._edges(graphs), self._eager_counts(graphs, nodes))
+
+    def _eager_counts(self, graphs: Sequence[Artifact], nodes: Sequence[Node]) -> Counts:
+        mine = {entity.id for each in graphs for entity in each.entities}
+        facts = [each for each in self.record.autograd_saved if each.node in mine]
+        kept = {each.storage: each.storage_bytes for each in facts if each.storage and not each.free}
+        ops, data = _sizes(nodes)
+        return Counts(ops, data, 2 * sum(node.kind == "op" for node in nodes), None, sum(kept.values()))
+
+    def _captured(self) -> State | None:
+        graphs = self._graphs("captured")
+        if not graphs:
+            return None
+        nodes = self._nodes(graphs, lambda _: "forward")
+        words = "What eager mode runs, one operation after the other."
+        return State("eager", words, nodes, self._edges(graphs), self._counts(graphs, nodes))
+
+    def _joint(self, _: State | None) -> State | None:
+        graphs = self._graphs("joint")
+        if not graphs:
+            return None
+        users = defaultdict(set)
+        for entity in graphs[0].entities:
+            for source in entity.inputs if entity.kind != "output" else ():
+                users[source].add(bool(entity.attrs.get("backward")))
+
+        def lane(entity: Entity) -> Lane:
+            is_backward = users[entity.id] == {True} if entity.kind == "placeholder" else entity.attrs.get("backward")
+            return "backward" if is_backward else "forward"
+
+        nodes = self._nodes(graphs, lane)
+        words = (
+            "AOTAutograd traces forward and backward into one graph of ATen operations, with each gradient written "
+            "out. Most operations are decomposed already while it traces."
+        )
+        return State("joint", words, nodes, self._edges(graphs), self._counts(graphs, nodes))
+
+    def _cut(self, before: State | None) -> State | None:
+        graphs = self._graphs("forward", "backward") or self._graphs("inference")
+        if not graphs:
+            return None
+        nodes = self._in_halves(graphs, set(self.saved.values()))
+        ids = {node.id for node in nodes}
+        crossing = tuple(pair for pair in self.saved.items() if ids.issuperset(pair))
+        counts = self._counts(graphs, nodes)
+        if any(each.half == "backward" for each in graphs):
+            counts = replace(counts, saved=self._kept(nodes, crossing))
+            words = f"The partitioner cuts it in two: forward saves {_count_saved(nodes)} for backward."
+            again = self._count_recomputed(nodes, before) if before else 0
+            if again:
+                words += f" Backward computes {pluralize(again, 'operation')} again, so as to save less."
+        else:
+            words = "No gradient is needed, so there is one graph of ATen operations, and nothing to cut."
+        return State("cut", words, nodes, (*self._edges(graphs), *crossing), counts)
+
+    def _count_recomputed(self, nodes: Sequence[Node], before: State) -> int:
+        """Number of operations of the state before that are in both halves."""
+        known = {node.id for node in before.nodes if node.kind == "op"}
+        homes = defaultdict(set)
+        for node in nodes:
+            for origin in self._nearest(node.id, known) if node.kind == "op" else ():
+                homes[origin].add(node.lane)
+        return sum(len(lanes) > 1 for lanes in homes.values())
+
+    def _decomposed(self, before: State | None) -> State | None:
+        graphs = self._graphs("post_grad") or self._graphs("lowered")
+        if not graphs:
+            return None
+        kept = {node.id for node in before.nodes if node.kind == "saved"} if before else set()
+        saved = {
+            entity.id
+            for each in graphs
+            for entity in each.entities
+            if entity.kind == "placeholder" and not kept.isdisjoint(self._nearest(entity.id, kept))
+        }
+        nodes = self._in_halves(graphs, saved)
+        crossing = tuple(self._crossing(graphs, saved))
+        counts = replace(self._counts(graphs, nodes), saved=before.counts.saved if before else None)
+        stage = "after Inductor's passes" if graphs[0].stage == "post_grad" else "as loops and calls of PyTorch"
+        words = f"The graphs {stage}: these operations are made into kernels."
+        return State("decomposed", words, nodes, (*self._edges(graphs), *crossing), counts)
+
+    def _crossing(self, graphs: Sequence[Artifact], saved: Iterable[str]) -> Iterable[Edge]:
+        """Pairs of a forward node and the backward input that holds its saved tensor."""
+        makers = {}
+        for each in graphs:
+            for entity in each.entities if each.half != "backward" else ():
+                if entity.kind not in _HIDDEN:
+                    makers.update(dict.fromkeys(self._nearest(entity.id, self.saved.keys()), entity.id))
+        names = {place: maker for maker, place in self.saved.items()}
+        for place in saved:
+            for origin in self._nearest(place, names):
+                if names[origin] in makers:
+                    yield makers[names[origin]], place
+
+    def _fused(self, before: State | None) -> State | None:
+        graphs = self._graphs("kernels")
+        calls = [(each, entity) for each in graphs for entity in each.entities if entity.kind in ("call", "extern")]
+        if not calls or before is None:
+            return None
+        inputs = [node for node in before.nodes if node.kind in DATA]
+        lowered = {node.id for node in before.nodes if node.kind not in DATA}
+        parts = {entity.id: self._nearest(entity.id, lowered) for _, entity in calls}
+        kernels = [self._kernel(entity, artifact, len(parts[entity.id])) for artifact, entity in calls]
+        nodes = (*(replace(node, origins=(), inferred=False) for node in inputs), *kernels)
+        edges = dict.fromkeys([*self._launch_edges([entity for _, entity in calls]), *self._data_edges(before, parts)])
+        ops, data = _sizes(nodes)
+        moved = sum(int(entity.attrs.get("bytes", 0)) for _, entity in calls)
+        counts = Counts(ops, data, len(kernels), moved, before.counts.saved, exact=True)
+        launches = pluralize(len(kernels), "launch", "launches")
+        words = f"Operations melt into kernels: {launches}. Views are indices inside of kernels, and run nothing."
+        return State("fused", words, nodes, tuple(edges), counts)
+
+    def _kernel(self, call: Entity, artifact: Artifact, parts: int) -> Node:
+        size = int(call.attrs.get("bytes", 0))
+        detail = ", ".join([pluralize(parts, "op"), *([size_text(size)] if size else [])])
+        kind: Kind = "extern" if call.kind == "extern" else "kernel"
+        return Node(call.id, kind, _lane_of(artifact), _short_kernel(call.label), detail, size)
+
+    def _launch_edges(self, calls: Sequence[Entity]) -> Iterable[Edge]:
+        """Edges between launches: recorded ones, and those of the nodes that the launches were made from."""
+        owner = {origin: call.id for call in calls for origin in (call.id, *call.origins)}
+        for call in calls:
+            todo = [*call.inputs, *(name for origin in call.origins for name in self._inputs(origin))]
+            seen = set(todo)
+            while todo:
+                name = todo.pop()
+                if name not in owner:
+                    more = [each for each in self._inputs(name) if each not in seen]
+                    seen.update(more)
+                    todo += more
+                elif owner[name] != call.id:
+                    yield owner[name], call.id
+
+    def _inputs(self, name: str) -> tuple[str, ...]:
+        return self.entities[name].inputs if name in self.entities else ()
+
+    def _data_edges(self, before: State, parts: Mapping[str, Sequence[str]]) -> Iterable[Edge]:
+        """Edges from inputs to launches that read them, and from launches to saved tensors, through views."""
+        kinds = {node.id: node.kind for node in before.nodes}
+        homes, sources = defaultdict(list), defaultdict(list)
+        for source, target in before.edges:
+            sources[target].append(source)
+        for launch, members in parts.items():
+            for member in members:
+                homes[member].append(launch)
+        for node in before.nodes:
+            for source in _through_views(node.id, sources, homes, kinds):
+                if kinds[source] in DATA:
+                    yield from ((source, launch) for launch in homes.get(node.id, ()))
+                if node.kind == "saved" and source in homes:
+                    yield homes[source][-1], node.id
+                elif node.kind == "saved":
+                    yield source, node.id
+
+    # Nodes, edges, counts
+
+    def _in_halves(self, graphs: Sequence[Artifact], saved: set[str]) -> tuple[Node, ...]:
+        lanes = {entity.id: _lane_of(each) for each in graphs for entity in each.entities}
+        nodes = self._nodes(graphs, lambda entity: lanes[entity.id])
+        return tuple(replace(node, kind="saved") if node.id in saved else node for node in nodes)
+
+    def _nodes(self, graphs: Sequence[Artifact], lane: Callable[[Entity], Lane]) -> tuple[Node, ...]:
+        shown = (entity for each in graphs for entity in each.entities)
+        return tuple(
+            self._node(entity, lane(entity))
+            for entity in shown
+            if entity.kind not in _HIDDEN and "inside" not in entity.attrs
+        )
+
+    def _node(self, entity: Entity, lane: Lane) -> Node:
+        kind = _kind_of(entity)
+        if kind == "input":
+            title = input_name(entity, self.sources.get(entity.id, ""))
+        elif kind == "leaf":
+            title = f"{entity.label}.grad"
+        else:
+            title = entity.label if kind == "stop" or "moves" in entity.attrs else short_op(entity)
+        size = entity.attrs.get("bytes", 0)
+        return Node(entity.id, kind, lane, title, tensor_type(entity.attrs), size if isinstance(size, int) else 0)
+
+    def _edges(self, graphs: Sequence[Artifact]) -> tuple[Edge, ...]:
+        shown = {
+            entity.id
+            for each in graphs
+            for entity in each.entities
+            if entity.kind not in _HIDDEN and "inside" not in entity.attrs
+        }
+        pairs = (
+            (source, entity.id)
+            for each in graphs
+            for entity in each.entities
+            for source in entity.inputs
+            if entity.id in shown and source in shown and source != entity.id
+        )
+        return tuple(dict.fromkeys(pairs))
+
+    def _counts(self, graphs: Sequence[Artifact], nodes: Sequence[Node]) -> Counts:
+        ops, data = _sizes(nodes)
+        working = {node.id for node in nodes if node.kind == "op"}
+        parts: Counter[str] = Counter()  # results of an operation with several
+        for each in graphs:
+            for entity in each.entities:
+                if short_op(entity) == "getitem" and entity.inputs:
+                    parts[entity.inputs[0]] += _bytes(entity)
+        moved = 0
+        for name in working:
+            entity = self.entities[name]
+            if "moves" in entity.attrs:
+                moved += _bytes(entity)
+            else:
+                read = sum(_bytes(self.entities[source]) for source in entity.inputs if source in self.entities)
+                moved += read + (_bytes(entity) or parts[name])
+        return Counts(ops, data, len(working), moved)
+
+    def _kept(self, nodes: Sequence[Node], crossing: Iterable[Edge]) -> int:
+        """Bytes of the saved tensors that are no inputs, whose memory would be held anyway."""
+        by_id = {node.id: node for node in nodes}
+        return sum(by_id[place].bytes for maker, place in crossing if by_id[maker].kind != "input")
+
+    # Origins
+
+    def _nearest(self, name: str, wanted: Collection[str]) -> tuple[str, ...]:
+        """The nearest of these ids on each way back from an entity; the entity itself if it is one of them."""
+        if name in wanted:
+            return (name,)
+        found: dict[str, None] = {}
+        seen, todo = {name}, [name]
+        while todo:
+            entity = self.entities.get(todo.pop())
+            for origin in entity.origins if entity else ():
+                if origin in wanted:
+                    found[origin] = None
+                elif origin not in seen:
+                    seen.add(origin)
+                    todo.append(origin)
+        return tuple(found)
+
+    def _link(self, state: State, before: State) -> State:
+        known = {node.id for node in before.nodes}
+        direct = {node.id: self._nearest(node.id, known) for node in state.nodes}
+        linked = [replace(node, origins=direct[node.id]) for node in state.nodes]
+        if any(not node.origins for node in linked):
+            linked = _link_incoming_gradients(self._link_by_captured(linked, before), before)
+        if state.key == "decomposed":
+            linked = self._link_replaced(linked, before)
+        return replace(state, nodes=tuple(linked), gone=_unused(linked, before))
+
+    def _link_replaced(self, nodes: Sequence[Node], before: State) -> list[Node]:
+        """Link the nodes that a pass made to the operations that it replaced, which are those missing beside them.
+
+        A pass gives its nodes no origins; the record has those of their neighbours.
+        """
+        gone = set(_unused(nodes, before)) & {node.id for node in before.nodes if node.kind == "op"}
+        by_id = {node.id: node for node in before.nodes}
+        made = [node for node in nodes if node.kind not in DATA and not self._is_kept(node)]
+        found: dict[str, tuple[str, ...]] = {}
+        for missing, border in _components(gone, before.edges):
+            lane = by_id[missing[0]].lane
+            beside = [node for node in made if node.lane == lane and not border.isdisjoint(node.origins)]
+            if beside:
+                found |= _match(beside, [by_id[name] for name in sorted(missing, key=list(by_id).index)])
+        return [replace(node, origins=found[node.id], inferred=True) if node.id in found else node for node in nodes]
+
+    def _is_kept(self, node: Node) -> bool:
+        """Whether one of a node's origins has its name: passes copy nodes without renaming them."""
+        return any(self.entities[origin].label == self.entities[node.id].label for origin in node.origins)
+
+    def _link_by_captured(self, nodes: Sequence[Node], before: State) -> list[Node]:
+        """Link nodes without origins to those that came from the same node of the captured graph."""
+        captured = {entity.id for each in self._graphs("captured") for entity in each.entities}
+        makers: dict[str, list[Node]] = defaultdict(list)
+        for node in before.nodes:
+            for key in self._nearest(node.id, captured):
+                makers[key].append(node)
+        groups: dict[str, list[Node]] = defaultdict(list)
+        for node in nodes:
+            if not node.origins:
+                key = next((key for key in self._captured_by(node.id, captured) if key in makers), "")
+                groups[key].append(node)
+        found = {
+            name: origins
+            for key, group in groups.items()
+            if key
+            for name, origins in _match(group, makers[key]).items()
+        }
+        several = {node.id for key, group in groups.items() if len(makers.get(key, ())) > 1 for node in group}
+        return [
+            replace(node, origins=found[node.id], inferred=node.id in several) if node.id in found else node
+            for node in nodes
+        ]
+
+    def _captured_by(self, name: str, captured: Collection[str]) -> Iterable[str]:
+        """The captured nodes that an entity came from, and the operators whose bodies these are in."""
+        for key in self._nearest(name, captured):
+            yield key
+            body = self.entities[key].attrs.get("subgraph")
+            yield from (each for each in captured if body and body in self.entities[each].attrs.get("subgraphs", ()))
+
+
+def _unused(nodes: Sequence[Node], before: State) -> tuple[str, ...]:
+    """Ids of nodes of the state before that are no origin of these nodes."""
+    used = {origin for node in nodes for origin in node.origins}
+    return tuple(node.id for node in before.nodes if node.id not in used)
+
+
+def _components(names: Collection[str], edges: Sequence[Edge]) -> Iterable[tuple[list[str], set[str]]]:
+    """Connected groups of these nodes, each with the other nodes that edges connect it to."""
+    beside: dict[str, list[str]] = defaultdict(list)
+    for source, target in edges:
+        beside[source].append(target)
+        beside[target].append(source)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            continue
+        group, border, todo = [], set(), [name]
+        seen.add(name)
+        while todo:
+            group.append(todo.pop())
+            for other in beside[group[-1]]:
+                if other not in names:
+                    border.add(other)
+                elif other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        yield group, border
+
+
+def _link_incoming_gradients(nodes: Sequence[Node], before: State) -> list[Node]:
+    """Link the inputs of the backward to autograd's: both are the gradients that backward begins with."""
+    begin = tuple(node.id for node in before.nodes if node.kind == "input" and node.lane == "both")
+    return [
+        replace(node, origins=begin, inferred=True)
+        if begin and not node.origins and (node.kind, node.lane) == ("input", "backward")
+        else node
+        for node in nodes
+    ]
+
+
+def _match(nodes: Sequence[Node], candidates: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+    """Id of a node -> its origins among nodes that came from the same captured node. Every candidate is an origin."""
+    taken: Counter[tuple[str, str]] = Counter()
+    found: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        step = (node.lane, _plain_op(node))
+        chosen = candidates if len(candidates) == 1 else _of_same_op(node, candidates, taken[step])
+        taken[step] += 1
+        found[node.id] = tuple(each.id for each in chosen)
+    used = {origin for origins in found.values() for origin in origins}
+    left = tuple(each.id for each in candidates if each.id not in used)
+    found[nodes[0].id] += left
+    return found
+
+
+def _of_same_op(node: Node, candidates: Sequence[Node], number: int) -> list[Node]:
+    """The candidates that a node came from by the name of its operation: the one at this number, or all that compute.
+
+    Autograd lists its nodes in backward order.
+    """
+    in_order = list(candidates) if node.lane == "backward" else list(reversed(candidates))
+    same = [each for each in in_order if _plain_op(each) == _plain_op(node)]
+    if same:
+        return [same[min(number, len(same) - 1)]]
+    return [each for each in in_order if each.kind == "op"][-1:] or in_order
+
+
+def _plain_op(node: Node) -> str:
+    name = node.title.strip("_")
+    return _ALIASES.get(name, name)
+
+
+def _kind_of(entity: Entity) -> Kind:
+    if entity.kind in ("placeholder", "get_attr"):
+        return "input"
+    return _DATA_KINDS.get(entity.kind) or ("view" if moves_no_data(entity) else "op")
+
+
+def _bytes(entity: Entity) -> int:
+    size = entity.attrs.get("bytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _sizes(nodes: Sequence[Node]) -> tuple[int, int]:
+    """Number of operations or kernels, and of other nodes."""
+    data = sum(node.kind in DATA for node in nodes)
+    return len(nodes) - data, data
+
+
+def _lane_of(artifact: Artifact) -> Lane:
+    return "backward" if artifact.half == "backward" else "forward"
+
+
+def _count_saved(nodes: Sequence[Node]) -> str:
+    return pluralize(sum(node.kind == "saved" for node in nodes), "saved value")
+
+
+def _short_kernel(name: str) -> str:
+    """Name of a kernel without the words that all of Inductor's kernels begin with."""
+    return re.sub(r"^(?:triton_(?:per|poi|red|for|tem)_fused_|cpp_fused_|extern_kernels\.|aten\.)_*", "", name)
+
+
+def _through_views(
+    name: str, sources: Mapping[str, Sequence[str]], made: Mapping[str, object], kinds: Mapping[str, Kind]
+) -> list[str]:
+    """Inputs of a node that are data or were made by a kernel; other nodes are followed to their inputs."""
+    found: dict[str, None] = {}
+    todo, seen = list(sources.get(name, ())), set()
+    while todo:
+        source = todo.pop()
+        if kinds[source] in DATA or source in made:
+            found[source] = None
+        elif source not in seen:
+            seen.add(source)
+            todo += sources.get(source, ())
+    return list(found)
