@@ -39,6 +39,7 @@ explorer.findings.advice        what would make a call faster
 explorer.findings.sweep         times at other sizes
 explorer.findings.timing        times of a call, of kernels and lines
 explorer.findings.memory        bytes in use, step by step
+explorer.findings.morph         one graph from eager mode to kernels
 explorer.findings.fusion        which loops became one kernel
 explorer.findings.chain         the chain rule, step by step
 explorer.findings.decompose     an operator, level by level

@@ -115,15 +115,15 @@ def _unpacking_script(script: str) -> str:
 
 #: The base style sheets, in cascade order; style sheets of single views follow.
 BASE_STYLES = ("shared.css", "style.css", "panes.css", "text.css", "inspector.css", "surroundings.css")
-#: Style sheets of other widgets than the explorer.
-OWN_STYLES = ("predict.css",)
+#: Style sheets of other widgets and pages than the explorer's.
+OWN_STYLES = ("morph.css", "predict.css")
 #: The style sheet for print and forced colours, which overrides all others.
 LAST_STYLE = "media.css"
 
 
 @cache
 def css() -> str:
-    """All style sheets joined: the base ones first, the one for print last."""
+    """The explorer's style sheets joined: the base ones first, the one for print last."""
     names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
     views = sorted(names.difference(BASE_STYLES, OWN_STYLES, [LAST_STYLE]))
     return "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))

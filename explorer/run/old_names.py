@@ -30,7 +30,7 @@ _OF_RUN = {
     "recompile_diff": 'use run.diff("0/1")',
 } | {
     name: f"use run.tables.{name}"
-    for name in ("symbols", "frames", "decisions", "saved", "checks", "problems", "steps")
+    for name in ("symbols", "frames", "graphs", "decisions", "saved", "checks", "problems", "steps")
 }
 
 

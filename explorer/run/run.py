@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from explorer.run.autograd_run import AutogradRun
     from explorer.run.diff import ArtifactDiff, RunDiff
     from explorer.run.kernel_code import KernelCode
+    from explorer.run.morph import Morph
     from explorer.run.partitions import Partitions
     from explorer.run.patch import Patch
     from explorer.run.tables import Tables
@@ -223,11 +224,6 @@ class Run(RecordHolder):
         return _tables().recompiles(self.record)
 
     @property
-    def graphs(self) -> pd.DataFrame:
-        """One row per FX graph: nodes, inputs, calls, distinct ops, outputs, bytes written."""
-        return _tables().graphs(self.record)
-
-    @property
     def ops(self) -> pd.DataFrame:
         """Number of calls of each op (rows) in each stage (columns)."""
         return _tables().ops(self.record)
@@ -342,6 +338,20 @@ class Run(RecordHolder):
         from explorer.render.drawing import drawing
 
         return drawing(self.record, self[name], depth=depth, direction=direction)
+
+    def morph(self, graph: str = "") -> Morph:
+        """One graph on its way from eager mode to kernels, as a page with a slider or as SVG frames.
+
+        print(run.morph())                 # what each state counts: nodes, launches, bytes
+        run.morph().save("morph.html")     # eager, joint, cut, decomposed, fused
+        run.morph().frames("slides")       # one SVG for each state
+
+        By default it is the graph with most nodes. Raises ValueError for an unknown graph, or if the run has no graph
+        of AOTAutograd.
+        """
+        from explorer.run.morph import Morph
+
+        return Morph(self.record, graph)
 
     @overload
     def diff(self, other: str) -> ArtifactDiff: ...

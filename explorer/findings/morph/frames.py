@@ -16,10 +16,11 @@ from explorer.findings.morph.layout import Box, Picture, Route, short
 from explorer.findings.morph.states import TITLES, Counts, Node, State
 
 Palette = Mapping[str, tuple[str, str, str]]
-"""Fill, border and text colour of each look; `page` has the background, faint lines and text."""
+"""Fill, border and text colour of each look; `page` has the background, edges and text, `mark` the ring."""
 
 LIGHT: Palette = {
     "page": ("#ffffff", "#8d97a3", "#1c2128"),
+    "mark": ("#ffffff", "#14181d", "#14181d"),
     "both": ("#e9ecf1", "#5f6873", "#1c2128"),
     "forward": ("#dcecf8", "#0072b2", "#12324a"),
     "backward": ("#fce5d8", "#c2540a", "#50240a"),
@@ -34,6 +35,7 @@ LIGHT: Palette = {
 }
 DARK: Palette = {
     "page": ("#16191e", "#6a7480", "#e3e7ec"),
+    "mark": ("#16191e", "#ffffff", "#ffffff"),
     "both": ("#2d343d", "#98a2ae", "#e3e7ec"),
     "forward": ("#17354d", "#56b4e9", "#d6ecfb"),
     "backward": ("#4a2c1a", "#ee8b4a", "#fde5d6"),
@@ -132,7 +134,7 @@ class Film:
             for route in picture.routes if alpha > 0 else ():
                 yield _edge_svg(route, picture.boxes, places, palette["page"][1], alpha)
         for shape in shapes:
-            yield from _shape_svg(shape)
+            yield from _shape_svg(shape, dense=first.dense)
         yield "</g>"
 
     def _still(self, number: int, palette: Palette) -> Iterator[_Shape]:
@@ -145,10 +147,11 @@ class Film:
         for move in self.moves[number]:
             source, target = before.get(move.source), after.get(move.target)
             labels = []
-            if source is not None and move.leads_source:
-                labels.append((source, max(0.0, 1 - 2 * share)))
+            same = source is not None and target is not None and source.title == target.title
+            if source is not None and move.leads_source and not (same and move.leads_target):
+                labels.append((source, max(0.0, 1 - 1.4 * share)))
             if target is not None and move.leads_target:
-                labels.append((target, max(0.0, 2 * share - 1)))
+                labels.append((target, 1.0 if same else max(0.0, 1.4 * share - 0.4)))
             looks = [palette[look_of(node)] for node in (source, target) if node is not None]
             colours = (
                 _mixed(looks[0][0], looks[-1][0], share),
@@ -237,7 +240,7 @@ def _text(x: float, y: float, words: str, size: float, colour: str, *, bold: boo
     return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}"{weight}>{escape(words)}</text>'
 
 
-def _shape_svg(shape: _Shape) -> Iterator[str]:
+def _shape_svg(shape: _Shape, *, dense: bool) -> Iterator[str]:
     box, (fill, edge, ink) = shape.box, shape.colours
     radius = min(box.h / 2, 7)
     yield (
@@ -246,19 +249,25 @@ def _shape_svg(shape: _Shape) -> Iterator[str]:
     )
     for node, alpha in shape.labels:
         if alpha > 0:
-            yield from _label_svg(node, box, ink, alpha * shape.alpha)
+            yield from _label_svg(node, box, ink, alpha * shape.alpha, dense=dense)
 
 
-def _label_svg(node: Node, box: Box, colour: str, alpha: float) -> Iterator[str]:
+def _label_svg(node: Node, box: Box, colour: str, alpha: float, *, dense: bool) -> Iterator[str]:
+    """The title of a node, and its detail; narrowed to the box, because the reader's font may be wide."""
     heavy = node.kind in ("op", "kernel", "extern")
-    shared = f'x="{box.x:.1f}" text-anchor="middle" fill="{colour}" opacity="{alpha:.2f}"'
-    if not heavy:
-        yield f'<text y="{box.y + 3.4:.1f}" font-size="10" {shared}>{escape(short(node.title, "title"))}</text>'
+    if dense and node.kind in ("view", "input", "stop"):
         return
-    y = box.y + (-2.5 if node.detail else 4.2)
-    yield f'<text y="{y:.1f}" font-size="12.5" font-weight="600" {shared}>{escape(short(node.title, "title"))}</text>'
-    if node.detail:
-        yield f'<text y="{box.y + 11:.1f}" font-size="10" {shared}>{escape(short(node.detail, "detail"))}</text>'
+    detail = short(node.detail, "detail") if heavy and not dense else ""
+    lines = [(short(node.title, "title"), 12.5 if heavy else 10.0, -2.5 if detail else 4.2 if heavy else 3.4)]
+    lines += [(detail, 10.0, 11.0)] if detail else []
+    for number, (words, size, down) in enumerate(lines):
+        room = max(box.w - 8, 1)
+        narrow = f' textLength="{room:.1f}" lengthAdjust="spacingAndGlyphs"' if len(words) * size * 0.66 > room else ""
+        weight = ' font-weight="600"' if heavy and not number else ""
+        yield (
+            f'<text x="{box.x:.1f}" y="{box.y + down:.1f}" font-size="{size:g}"{weight} text-anchor="middle" '
+            f'fill="{colour}" opacity="{alpha:.2f}"{narrow}>{escape(words)}</text>'
+        )
 
 
 def _edge_svg(route: Route, home: Mapping[str, Box], places: Mapping[str, Box], colour: str, alpha: float) -> str:

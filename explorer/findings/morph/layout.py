@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 
 from explorer.findings.morph.states import Edge, Node, State
 
-CHARACTER = {"title": 6.9, "detail": 5.4}
+CHARACTER = {"title": 7.8, "detail": 5.8}
 """Mean width of a character, in points, at the sizes of titles and details."""
-ROW_GAP, NODE_GAP, SLOT = 20.0, 14.0, 12.0
+NODE_GAP, SLOT = 14.0, 12.0
+ROW_GAP, DENSE_GAP = 20.0, 11.0
+MANY = 70
+"""Nodes of a state from which on all states are dense: without details, and with views and inputs as dots."""
 LANE_GAP, CUT_ROOM = 56.0, 44.0
 SWEEPS = 6
 LONGEST = {"title": 26, "detail": 30}
@@ -43,7 +46,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A state with places around (0, 0). `cut` is where the vertical line of the cut is, None if there is no cut."""
+    """A state with places around (0, 0). `cut` is where the vertical line of the cut is, None if there is no cut.
+
+    In a dense picture nodes show no details, and small ones no names.
+    """
 
     state: State
     boxes: Mapping[str, Box]
@@ -51,25 +57,32 @@ class Picture:
     width: float
     height: float
     cut: float | None = None
+    dense: bool = False
 
 
 def pictures_of(states: Sequence[State]) -> tuple[Picture, ...]:
     """Lay out each state, near to the one before it."""
+    dense = max(len(state.nodes) for state in states) > MANY
     made: list[Picture] = []
     for state in states:
-        made.append(place(state, made[-1].boxes if made else {}))
+        made.append(place(state, made[-1].boxes if made else {}, dense=dense))
     return tuple(made)
 
 
-def place(state: State, before: Mapping[str, Box]) -> Picture:
+def place(state: State, before: Mapping[str, Box], *, dense: bool = False) -> Picture:
     """Lay out a state. `before` has the boxes of its nodes' origins."""
+    sizes = {node.id: _size(node, dense) for node in state.nodes}
     seeds = {node.id: _mean([before[name].x for name in node.origins if name in before], 0.0) for node in state.nodes}
     on_cut = [node for node in state.nodes if node.kind == "saved"]
     left = [node for node in state.nodes if node.kind != "saved" and node.lane != "backward"]
     right = [node for node in state.nodes if node.kind != "saved" and node.lane == "backward"]
-    lanes = [_Lane(nodes, state.edges, seeds).arrange() for nodes in (left, right) if nodes]
+    lanes = [
+        _Lane(nodes, state.edges, seeds, sizes, DENSE_GAP if dense else ROW_GAP).arrange()
+        for nodes in (left, right)
+        if nodes
+    ]
     height = max(lane.height for lane in lanes)
-    gap = 2 * CUT_ROOM + max((_size(node)[0] for node in on_cut), default=0.0) if on_cut else LANE_GAP
+    gap = 2 * CUT_ROOM + max((sizes[node.id][0] for node in on_cut), default=0.0) if on_cut else LANE_GAP
     width = sum(lane.width for lane in lanes) + gap * (len(lanes) - 1)
     boxes: dict[str, Box] = {}
     slots: dict[Edge, list[tuple[float, float]]] = {}
@@ -80,11 +93,11 @@ def place(state: State, before: Mapping[str, Box]) -> Picture:
         slots |= lane.slots(x + lane.width / 2, height, upward)
         x += lane.width + gap
     cut = -width / 2 + lanes[0].width + gap / 2 if len(lanes) > 1 and on_cut else None
-    boxes |= _on_cut(on_cut, state.edges, boxes, cut or 0.0)
+    boxes |= _on_cut(on_cut, sizes, state.edges, boxes, cut or 0.0)
     lane_of = {node.id: "saved" if node.kind == "saved" else node.lane for node in state.nodes}
     routes = tuple(_route(edge, boxes, slots.get(edge, []), lane_of) for edge in state.edges)
     low, high = min(box.y - box.h / 2 for box in boxes.values()), max(box.y + box.h / 2 for box in boxes.values())
-    return Picture(state, boxes, routes, width, 2 * max(-low, high), cut)
+    return Picture(state, boxes, routes, width, 2 * max(-low, high), cut, dense)
 
 
 def short(text: str, part: str) -> str:
@@ -93,11 +106,14 @@ def short(text: str, part: str) -> str:
     return text if len(text) <= most else f"{text[: most - most // 3 - 1]}…{text[-(most // 3) :]}"
 
 
-def _size(node: Node) -> tuple[float, float]:
+def _size(node: Node, dense: bool) -> tuple[float, float]:
+    """Width and height of a node."""
+    if dense and node.kind in ("view", "input", "stop"):
+        return 12.0, 12.0
     title = CHARACTER["title"] * len(short(node.title, "title"))
     detail = CHARACTER["detail"] * len(short(node.detail, "detail"))
     if node.kind in ("op", "kernel", "extern"):
-        return max(title, detail, 30) + 20, 36.0 if node.detail else 26.0
+        return max(title, 0 if dense else detail, 30) + 18, 36.0 if node.detail and not dense else 22.0
     return CHARACTER["detail"] * len(short(node.title, "title")) + 16, 18.0
 
 
@@ -116,12 +132,19 @@ class _Slot:
 class _Lane:
     """The layered drawing of one half."""
 
-    def __init__(self, nodes: Sequence[Node], edges: Iterable[Edge], seeds: Mapping[str, float]) -> None:
-        self.nodes = nodes
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        edges: Iterable[Edge],
+        seeds: Mapping[str, float],
+        sizes: Mapping[str, tuple[float, float]],
+        gap: float,
+    ) -> None:
+        self.nodes, self.gap = nodes, gap
         place = {node.id: number for number, node in enumerate(nodes)}
         self.edges = [edge for edge in edges if edge[0] in place and edge[1] in place]
         self.forward = [edge if place[edge[0]] < place[edge[1]] else edge[::-1] for edge in self.edges]
-        self.slot_of = {node.id: _Slot(*_size(node), seeds[node.id], node.id) for node in nodes}
+        self.slot_of = {node.id: _Slot(*sizes[node.id], seeds[node.id], node.id) for node in nodes}
         self.passing: dict[Edge, list[_Slot]] = {}
         self.rows = self._rows()
         self.height = self.width = 0.0
@@ -176,7 +199,7 @@ class _Lane:
             for slot in row:
                 slot.x -= (left + right) / 2
         self.width = right - left
-        self.height = self._height(ROW_GAP)
+        self.height = self._height(self.gap)
         return self
 
     def _height(self, gap: float) -> float:
@@ -188,7 +211,7 @@ class _Lane:
     def _tops(self, height: float) -> list[float]:
         """Middle of each row, from the first at the top. A short lane is stretched, so that both halves are alike."""
         spare = (height - self.height) / max(len(self.rows) - 1, 1)
-        gap = min(ROW_GAP + spare, STRETCH * ROW_GAP)
+        gap = min(self.gap + spare, STRETCH * self.gap)
         y = -self._height(gap) / 2
         middles = []
         for row in self.rows:
@@ -240,7 +263,13 @@ def _spread(row: Sequence[_Slot], wanted: Sequence[float]) -> None:
         slot.x = start + offset
 
 
-def _on_cut(nodes: Sequence[Node], edges: Iterable[Edge], boxes: Mapping[str, Box], x: float) -> dict[str, Box]:
+def _on_cut(
+    nodes: Sequence[Node],
+    sizes: Mapping[str, tuple[float, float]],
+    edges: Iterable[Edge],
+    boxes: Mapping[str, Box],
+    x: float,
+) -> dict[str, Box]:
     """Boxes of saved values: on the line of the cut, each at the height of its neighbours as far as there is room."""
     beside: dict[str, list[float]] = defaultdict(list)
     for source, target in edges:
@@ -248,9 +277,9 @@ def _on_cut(nodes: Sequence[Node], edges: Iterable[Edge], boxes: Mapping[str, Bo
             if other in boxes:
                 beside[name].append(boxes[other].y)
     wanted = sorted(((_mean(beside[node.id], 0.0), node) for node in nodes), key=lambda pair: pair[0])
-    row = [_Slot(_size(node)[1], 0.0, 0.0, node.id) for _, node in wanted]
+    row = [_Slot(sizes[node.id][1], 0.0, 0.0, node.id) for _, node in wanted]
     _spread(row, [y for y, _ in wanted])
-    return {node.id: Box(x, slot.x, *_size(node)) for (_, node), slot in zip(wanted, row, strict=True)}
+    return {node.id: Box(x, slot.x, *sizes[node.id]) for (_, node), slot in zip(wanted, row, strict=True)}
 
 
 def _route(

@@ -250,8 +250,10 @@ class _Reader:
         ops, data = _sizes(nodes)
         moved = sum(int(entity.attrs.get("bytes", 0)) for _, entity in calls)
         counts = Counts(ops, data, len(kernels), moved, before.counts.saved, exact=True)
-        launches = pluralize(len(kernels), "launch", "launches")
-        words = f"Operations melt into kernels: {launches}. Views are indices inside of kernels, and run nothing."
+        own = sum(node.kind == "kernel" for node in kernels)
+        made = [pluralize(own, "generated kernel")] if own else []
+        made += [pluralize(len(kernels) - own, "extern call")] if own < len(kernels) else []
+        words = f"Operations melt into {' and '.join(made)}. Views become indices inside of kernels, and run nothing."
         return State("fused", words, nodes, tuple(edges), counts)
 
     def _kernel(self, call: Entity, artifact: Artifact, parts: int) -> Node:
@@ -535,7 +537,7 @@ def _lane_of(artifact: Artifact) -> Lane:
 
 
 def _count_saved(nodes: Sequence[Node]) -> str:
-    return pluralize(sum(node.kind == "saved" for node in nodes), "saved value")
+    return pluralize(sum(node.kind == "saved" for node in nodes), "value")
 
 
 def _short_kernel(name: str) -> str:

@@ -54,7 +54,7 @@ def test_tables_print_as_a_list_with_their_meaning(run: Run) -> None:
     assert all("One row " in line or "How often" in line for line in lines)
 
 
-@pytest.mark.parametrize("name", ["breaks", "recompiles", "guards", "graphs", "ops", "kernels", "binaries"])
+@pytest.mark.parametrize("name", ["breaks", "recompiles", "guards", "ops", "kernels", "binaries"])
 def test_much_used_tables_are_properties_too(run: Run, name: str) -> None:
     pd.testing.assert_frame_equal(getattr(run, name), getattr(run.tables, name))
 
