@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from compiler.record import Record
 from compiler.record.plain_text import pluralize, size_text
-from explorer.findings.morph.frames import PALETTES, Film, Palette, count_words, look_of
+from explorer.findings.morph.frames import PALETTES, Film, Palette, counts_of, look_of
 from explorer.findings.morph.layout import Picture, pictures_of, short
 from explorer.findings.morph.states import Node, State, graph_names, states_of
 from explorer.run import frontend
@@ -71,7 +72,11 @@ class Morph:
     def __str__(self) -> str:
         lines = [f"{self.title}, graph {self.graph}: from eager mode to kernels"]
         for state in self.states:
-            lines += ["", f"{state.title}: {'; '.join(count_words(state.counts))}", f"  {state.words}"]
+            lines += [
+                "",
+                f"{state.title}: {'; '.join(count.words for count in counts_of(state.counts))}",
+                f"  {state.words}",
+            ]
             lines += [f"  {_steps_in_words(state)}"] if state is not self.states[0] else []
         return "\n".join(lines)
 
@@ -104,13 +109,13 @@ class Morph:
 
     def page(self) -> str:
         """The HTML page. The same record gives the same page."""
-        style = _variables() + frontend.static_text(STYLE)
+        style = frontend.static_text(STYLE) + _variables()
         script = frontend.join_modules(ENTRY)
         return PAGE.substitute(
             policy=policy([script], style),
             title=escape(f"{self.title}: from eager mode to kernels"),
             style=style,
-            film=base64.b64encode(Part.pack("", "film", self._film()).data).decode(),
+            film=base64.b64encode(Part.pack("", "film", self.film_data()).data).decode(),
             script=script,
         )
 
@@ -121,7 +126,8 @@ class Morph:
             f'style="width: 100%; height: {IN_NOTEBOOK}px; border: 0"></iframe>'
         )
 
-    def _film(self) -> dict[str, Any]:
+    def film_data(self) -> dict[str, Any]:
+        """The data of the page: JSON values."""
         places = [{node.id: number for number, node in enumerate(state.nodes)} for state in self.states]
         return {
             "title": self.title,
@@ -142,12 +148,11 @@ class Morph:
 
 
 def _state(picture: Picture, place: Mapping[str, int]) -> dict[str, Any]:
-    state, counts = picture.state, picture.state.counts
+    state = picture.state
     return {
         "title": state.title,
         "words": state.words,
-        "counts": count_words(counts),
-        "bars": (counts.ops + counts.data, counts.launches, counts.moved, counts.saved),
+        "counts": [asdict(count) for count in counts_of(state.counts)],
         "width": round(picture.width, 1),
         "height": round(picture.height, 1),
         "cut": picture.cut,

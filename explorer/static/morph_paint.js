@@ -1,5 +1,5 @@
 // A graph at any place between two of its states, painted on a canvas: nodes split, move and melt. What is a state and
-// where its nodes are comes from Python (explorer/findings/morph), as does every color; frames.py draws the same as SVG.
+// where its nodes are comes from Python (explorer/findings/morph), as does every colour; frames.py draws the same as SVG.
 
 import { mix } from "./graph_colours.js";
 
@@ -11,8 +11,8 @@ import { mix } from "./graph_colours.js";
  *
  * An edge: indices of its nodes, whether it leaves to the side, and its points.
  * @typedef {[number, number, boolean, number[]]} MorphEdge
- * @typedef {{title: string, words: string, counts: string[], bars: (number | null)[], width: number, height: number, cut: number | null,
- *   nodes: MorphNode[], edges: MorphEdge[]}} MorphState
+ * @typedef {{title: string, words: string, counts: {what: string, words: string, value: number}[],
+ *   width: number, height: number, cut: number | null, nodes: MorphNode[], edges: MorphEdge[]}} MorphState
  *
  * Indices of a node of a state and of one of the next; -1 for a node that comes or goes. Of several moves from one
  * node, or to one, one leads: it carries the label, and edges follow it.
@@ -38,10 +38,12 @@ export class MorphPainter {
   /** @param {Film} film */
   constructor(film) {
     this.film = film;
+    this.looks = film.looks.light;
+    /** @type {Eye} */
+    this.eye = { scale: 1, left: 0, top: 0 };
+    this.context = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
     /** @type {Map<string, string>} */
     this.mixed = new Map();
-    /** @type {Map<string, number>} */
-    this.widths = new Map();
     /** The nodes that are marked, by state. @type {Set<number>[]} */
     this.marked = film.states.map(() => new Set());
   }
@@ -80,7 +82,7 @@ export class MorphPainter {
   paintState(number) {
     const state = this.film.states[number];
     this.paintEdges(state, state.nodes, 1);
-    for (const node of state.nodes) this.paintBox(node, this.looks[node.look], 1, this.marked[number].has(state.nodes.indexOf(node)));
+    state.nodes.forEach((node, i) => this.paintBox(node, this.looks[node.look], 1, this.marked[number].has(i)));
     for (const node of state.nodes) this.paintLabel(node, node, this.looks[node.look][2], 1);
   }
 
@@ -105,7 +107,7 @@ export class MorphPainter {
     const [before, after] = [this.film.states[number], this.film.states[number + 1]];
     const moves = this.film.moves[number];
     const places = this.places(number, share);
-    /** @type {Rect[]} */
+    /** @type {Rect[][]} */
     const [old, now] = [[], []];
     moves.forEach(([source, target, leadsSource, leadsTarget], i) => {
       if (leadsSource) old[source] = places[i];
@@ -123,8 +125,8 @@ export class MorphPainter {
       const [first, last] = [before.nodes[source], after.nodes[target]];
       const ink = this.looks[(share < 0.5 ? (first ?? last) : (last ?? first)).look][2];
       const same = first && last && first.title === last.title;
-      if (first && leadsSource && !(same && leadsTarget)) this.paintLabel(first, places[i], ink, Math.max(0, 1 - 1.4 * share));
-      if (last && leadsTarget) this.paintLabel(last, places[i], ink, same ? 1 : Math.max(0, 1.4 * share - 0.4));
+      if (first && leadsSource && !(same && leadsTarget)) this.paintLabel(first, places[i], ink, Math.max(0, 1 - 2.3 * share));
+      if (last && leadsTarget) this.paintLabel(last, places[i], ink, same ? 1 : Math.min(1, Math.max(0, 2.3 * share - 0.95)));
     });
     context.globalAlpha = 1;
   }

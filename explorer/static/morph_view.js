@@ -9,8 +9,8 @@ import { MorphPainter } from "./morph_paint.js";
 const [STEP, REST] = [1400, 1100];
 const MARGIN = 26;
 const [FARTHEST, CLOSEST] = [0.5, 8];
-const BARS = ["nodes", "launches", "bytes moved", "bytes saved"];
-const KEYS = "Left and right: states. Up and down: nodes. Enter: follow a node. Plus, minus, 0: zoom. Space: play.";
+const KEYS = "Left and right go from state to state, up and down from node to node; plus, minus and 0 zoom; space plays.";
+const HINT = "Point at a node to see what it came from and what it becomes; click on it to follow it.";
 
 export class MorphView {
   /** @param {HTMLElement} root @param {Film} film */
@@ -22,25 +22,28 @@ export class MorphView {
     /** The node that is pointed at or gone to, and whether it is followed. @type {{state: number, node: number, kept: boolean} | null} */
     this.cursor = null;
     this.frame = 0;
+    this.moving = 0;
     this.timer = 0;
     this.playing = false;
-    /** Frames painted, for the benchmark. */
-    this.painted = 0;
     this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
     this.canvas = h("canvas", { tabIndex: 0, role: "application", "aria-label": `Graph of ${film.title}. ${KEYS}` });
     this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
     this.words = h("p", { class: "tm-words" });
-    this.told = h("p", { class: "tm-told", role: "status" });
+    this.told = h("p", { class: "tm-told", role: "status" }, HINT);
     this.rows = film.states.map((state, number) => this.row(state, number));
     const last = film.states.length - 1;
     this.slider = h("input", { type: "range", min: "0", max: String(last), step: "0.01", value: "0", "aria-label": "From the eager graph to the compiled one" });
     this.slider.addEventListener("input", () => this.show(Number(this.slider.value)));
     this.slider.addEventListener("keydown", (event) => this.sliderKey(event));
-    this.stops = film.states.map((state, number) => h("button", { type: "button", class: "tm-stop", onclick: () => this.go(number) }, state.title));
+    this.stops = film.states.map((state, number) => {
+      const stop = h("button", { type: "button", class: "tm-stop", onclick: () => this.go(number) }, state.title);
+      stop.style.setProperty("--at", `${(100 * number) / Math.max(last, 1)}%`);
+      return stop;
+    });
     this.play = this.button("Play (space)", "▶", () => this.toggle());
     const buttons = [this.button("Back (←)", "←", () => this.step(-1)), this.play, this.button("Forward (→)", "→", () => this.step(1))];
-    const stage = h("div", { class: "tm-stage" }, this.canvas, this.zoomButtons());
-    const tools = h("div", { class: "tm-tools" }, this.legend(), this.button("Light or dark", "", () => this.turn(), icon("theme")));
+    const stage = h("div", { class: "tm-stage" }, this.canvas);
+    const tools = h("div", { class: "tm-tools" }, this.legend(), this.zoomButtons(), this.button("Light or dark", "", () => this.turn(), icon("theme")));
     root.replaceChildren(
       h("header", { class: "tm-head" }, h("h1", {}, film.title), h("p", {}, this.subtitle()), tools),
       h("div", { class: "tm-main" }, stage, h("table", { class: "tm-counts" }, h("caption", {}, "What each state counts"), h("tbody", {}, ...this.rows))),
@@ -73,14 +76,14 @@ export class MorphView {
     return h("ul", { class: "tm-legend" }, ...keys.filter(([look]) => has.has(look)).map(([look, words]) => h("li", {}, h("i", { class: `tm-key tm-${look.replace(" ", "-")}` }), words)));
   }
 
-  /** What a state counts, with bars as long as the most of all states. @param {Film["states"][0]} state @param {number} number */
+  /** What a state counts; each number has a bar, the longest in the state with most. @param {Film["states"][0]} state @param {number} number */
   row(state, number) {
-    const bars = state.bars.map((value, i) => {
-      const most = Math.max(1, ...this.film.states.map(({ bars }) => bars[i] ?? 0));
-      return value === null ? null : h("i", { class: `tm-bar tm-bar-${i}`, title: BARS[i], style: { width: `${(100 * value) / most}%` } });
+    const lines = state.counts.map(({ what, words, value }) => {
+      const all = this.film.states.flatMap(({ counts }) => counts.filter((count) => count.what === what));
+      const share = value / Math.max(1, ...all.map((count) => count.value));
+      return h("span", {}, words, h("i", { class: "tm-bar", "aria-hidden": "true", style: { width: `${100 * share}%` } }));
     });
-    const lines = state.counts.map((words) => h("span", {}, words));
-    return h("tr", { onclick: () => this.go(number) }, h("th", { scope: "row" }, state.title), h("td", {}, ...lines, h("div", { class: "tm-bars", "aria-hidden": "true" }, ...bars)));
+    return h("tr", { onclick: () => this.go(number) }, h("th", { scope: "row" }, state.title), h("td", {}, ...lines));
   }
 
   // Where one is
@@ -100,13 +103,13 @@ export class MorphView {
 
   /** Move to a state; at once if the reader wants no motion. @param {number} number @returns {Promise<void>} */
   go(number) {
-    cancelAnimationFrame(this.moving ?? 0);
+    cancelAnimationFrame(this.moving);
     const from = this.at;
     const long = STEP * Math.max(0.4, Math.abs(number - from));
     return new Promise((resolve) => {
       const arrive = () => {
         this.show(number);
-        this.tell(`${this.film.states[number].title}: ${this.film.states[number].counts.join(", ")}.`);
+        this.tell(`${this.film.states[number].title}: ${this.film.states[number].counts.map(({ words }) => words).join(", ")}.`);
         resolve();
       };
       if (this.still.matches || from === number) return arrive();
@@ -149,7 +152,7 @@ export class MorphView {
   stop() {
     this.playing = false;
     clearTimeout(this.timer);
-    cancelAnimationFrame(this.moving ?? 0);
+    cancelAnimationFrame(this.moving);
     this.play.textContent = "▶";
     this.play.title = "Play (space)";
     this.play.setAttribute("aria-label", this.play.title);
@@ -189,7 +192,7 @@ export class MorphView {
       for (let at = state; at < marked.length - 1; at++) for (const [source, target] of this.film.moves[at]) if (target >= 0 && marked[at].has(source)) marked[at + 1].add(target);
       for (let at = state; at > 0; at--) for (const [source, target] of this.film.moves[at - 1]) if (source >= 0 && marked[at].has(target)) marked[at - 1].add(source);
       this.tell(this.describe(state, node, marked));
-    } else this.tell("");
+    } else this.tell(HINT);
     this.painter.marked = marked;
     this.paintSoon();
   }
@@ -336,7 +339,6 @@ export class MorphView {
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.context.clearRect(0, 0, this.canvas.clientWidth, this.canvas.clientHeight);
     this.painter.paint(this.context, this.at, this.eye(), this.theme());
-    this.painted += 1;
   }
 
   /** @returns {"light" | "dark"} */

@@ -119,6 +119,11 @@ class Film:
         ]
         return "\n".join(parts) + "\n"
 
+    def box_at(self, position: float, move: Move) -> Box:
+        """Where a node is on its way between two states."""
+        number = int(position)
+        return self._box(number, move, _eased(position - number))
+
     # The graph
 
     def _graph(self, number: int, share: float, palette: Palette) -> Iterator[str]:
@@ -149,9 +154,9 @@ class Film:
             labels = []
             same = source is not None and target is not None and source.title == target.title
             if source is not None and move.leads_source and not (same and move.leads_target):
-                labels.append((source, max(0.0, 1 - 1.4 * share)))
+                labels.append((source, max(0.0, 1 - 2.3 * share)))
             if target is not None and move.leads_target:
-                labels.append((target, 1.0 if same else max(0.0, 1.4 * share - 0.4)))
+                labels.append((target, 1.0 if same else min(1.0, max(0.0, 2.3 * share - 0.95))))
             looks = [palette[look_of(node)] for node in (source, target) if node is not None]
             colours = (
                 _mixed(looks[0][0], looks[-1][0], share),
@@ -208,18 +213,32 @@ class Film:
                 size = f'width="{SIDE - 8}" height="98" rx="8"'
                 yield f'<rect x="{x - 14}" y="{y - 24}" {size} fill="{palette["both"][0]}"/>'
             yield _text(x, y, TITLES[picture.state.key], 16, colour if now else faint, bold=True)
-            for line, words in enumerate(count_words(picture.state.counts)):
-                yield _text(x, y + 21 + 19 * line, words, 13, colour if now else faint)
+            for line, count in enumerate(counts_of(picture.state.counts)):
+                yield _text(x, y + 20 + 17 * line, count.words, 13, colour if now else faint)
 
 
-def count_words(counts: Counts) -> list[str]:
-    """Nodes, launches and bytes of a state, in words; a bound or an estimate says so."""
-    nodes = f"{pluralize(counts.ops, 'kernel' if counts.exact else 'op')}, {pluralize(counts.data, 'other node')}"
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of a state: `what` is "nodes", "launches", "moved" or "saved"; a lower bound says so in its words."""
+
+    what: str
+    words: str
+    value: int
+
+
+def counts_of(counts: Counts) -> tuple[Count, ...]:
+    """Nodes, launches and bytes of a state, as far as they are known."""
+    ops = pluralize(counts.ops, "kernel" if counts.exact else "op")
     launches = pluralize(counts.launches, "launch", "launches")
-    lines = [f"{nodes}", launches if counts.exact else f"at least {launches}, one by one"]
-    sizes = [f"{size_text(counts.moved)} moved"] if counts.moved is not None else []
-    sizes += [f"{size_text(counts.saved)} saved"] if counts.saved is not None else []
-    return [*lines, ", ".join(sizes)] if sizes else lines
+    alone = "" if counts.exact else ", op by op"
+    found = (
+        Count("nodes", f"{ops}, {pluralize(counts.data, 'other node')}", counts.ops + counts.data),
+        Count("launches", launches if counts.exact else f"at least {launches}{alone}", counts.launches),
+        Count("moved", f"{size_text(counts.moved or 0)} moved{alone}", counts.moved or 0),
+        Count("saved", f"{size_text(counts.saved or 0)} saved for backward", counts.saved or 0),
+    )
+    unknown = {"moved": counts.moved is None, "saved": counts.saved is None}
+    return tuple(count for count in found if not unknown.get(count.what))
 
 
 def _eased(share: float) -> float:

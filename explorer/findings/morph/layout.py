@@ -289,9 +289,22 @@ def _route(
     if lane_of[edge[0]] == lane_of[edge[1]]:
         sign = 1 if last.y > first.y else -1
         begin, end = (first.x, first.y + sign * first.h / 2), (last.x, last.y - sign * last.h / 2)
-        return Route(edge, (begin, *slots, end))
+        return Route(edge, tuple(_straightened([begin, *slots, end])))
     sign = 1 if last.x > first.x else -1
     return Route(edge, ((first.x + sign * first.w / 2, first.y), (last.x - sign * last.w / 2, last.y)), sideways=True)
+
+
+def _straightened(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points without those that a line to the next one kept passes nearby."""
+    if len(points) < 3:
+        return points
+    (x, y), (to_x, to_y) = points[0], points[-1]
+    rise = (to_y - y) or 1.0
+    away = [abs(at_x - x - (to_x - x) * (at_y - y) / rise) for at_x, at_y in points[1:-1]]
+    far = max(range(len(away)), key=away.__getitem__) + 1
+    if away[far - 1] <= NODE_GAP:
+        return [points[0], points[-1]]
+    return [*_straightened(points[: far + 1])[:-1], *_straightened(points[far:])]
 
 
 def _mean(values: Sequence[float], default: float) -> float:

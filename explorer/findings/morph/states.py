@@ -387,8 +387,10 @@ class _Reader:
         linked = [replace(node, origins=direct[node.id]) for node in state.nodes]
         if any(not node.origins for node in linked):
             linked = _link_incoming_gradients(self._link_by_captured(linked, before), before)
-        if state.key == "decomposed":
-            linked = self._link_replaced(linked, before)
+        if state.key in ("cut", "decomposed"):
+            linked = [self._narrowed(node, before) for node in self._link_replaced(linked, before)]
+        by_id = {node.id: node for node in before.nodes}
+        linked = [_named_as_origin(node, by_id) for node in linked]
         return replace(state, nodes=tuple(linked), gone=_unused(linked, before))
 
     def _link_replaced(self, nodes: Sequence[Node], before: State) -> list[Node]:
@@ -406,6 +408,13 @@ class _Reader:
             if beside:
                 found |= _match(beside, [by_id[name] for name in sorted(missing, key=list(by_id).index)])
         return [replace(node, origins=found[node.id], inferred=True) if node.id in found else node for node in nodes]
+
+    def _narrowed(self, node: Node, before: State) -> Node:
+        """A node that a pass made for several others, as coming from one of these: the record names all around it."""
+        if len(node.origins) < 2 or node.inferred or self._is_kept(node):
+            return node
+        origins = [each for each in before.nodes if each.id in node.origins]
+        return replace(node, origins=tuple(each.id for each in _of_same_op(node, origins, 0)), inferred=True)
 
     def _is_kept(self, node: Node) -> bool:
         """Whether one of a node's origins has its name: passes copy nodes without renaming them."""
@@ -441,6 +450,14 @@ class _Reader:
             yield key
             body = self.entities[key].attrs.get("subgraph")
             yield from (each for each in captured if body and body in self.entities[each].attrs.get("subgraphs", ()))
+
+
+def _named_as_origin(node: Node, before: Mapping[str, Node]) -> Node:
+    """An input with the name that it had before: autograd knows a parameter's full name."""
+    origin = before.get(node.origins[0]) if len(node.origins) == 1 else None
+    if origin is None or node.kind not in ("input", "saved") or origin.kind not in DATA:
+        return node
+    return replace(node, title=origin.title.removesuffix(".grad"))
 
 
 def _unused(nodes: Sequence[Node], before: State) -> tuple[str, ...]:
