@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from explorer.run.morph import Morph
-from tests.browser.test_accessibility import severe
+from tests.browser.test_accessibility import Scheme, severe
 from tests.conftest import AXE
 from tests.explorer.explored import mlp_record
 from tests.frontend.conftest import open_page
 
+Motion = Literal["no-preference", "reduce"]
 CLOSE = 0.06
 PLACES = """async ([film, at]) => {
     const { MorphPainter } = await import("/morph_paint.js");
@@ -21,8 +23,10 @@ PLACES = """async ([film, at]) => {
 }"""
 
 
-def open_morph(browser: Browser, path: Path, **options: object) -> Page:
-    page = browser.new_context(viewport={"width": 1280, "height": 800}, bypass_csp=True, **options).new_page()
+def open_morph(browser: Browser, path: Path, scheme: Scheme = "light", motion: Motion = "no-preference") -> Page:
+    size: ViewportSize = {"width": 1280, "height": 800}
+    context = browser.new_context(viewport=size, bypass_csp=True, color_scheme=scheme, reduced_motion=motion)
+    page = context.new_page()
     page.goto(Morph(mlp_record()).save(path / "morph.html").as_uri())
     expect(page.locator(".tm-counts tr[aria-current]")).to_contain_text("Eager")
     return page
@@ -30,7 +34,7 @@ def open_morph(browser: Browser, path: Path, **options: object) -> Page:
 
 def test_keys_go_through_the_states_and_nodes(browser: Browser, tmp_path: Path) -> None:
     morph = Morph(mlp_record())
-    page = open_morph(browser, tmp_path, reduced_motion="reduce")
+    page = open_morph(browser, tmp_path, motion="reduce")
     slider, told = page.get_by_role("slider"), page.get_by_role("status")
     page.keyboard.press("ArrowRight")  # without motion it is there at once
     expect(slider).to_have_attribute("aria-valuetext", "Joint, state 2 of 5")
@@ -71,8 +75,8 @@ def test_page_and_frames_move_nodes_alike(browser: Browser) -> None:
 
 @pytest.mark.needs("axe")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Browser, tmp_path: Path, scheme: str) -> None:
-    page = open_morph(browser, tmp_path, color_scheme=scheme)
+def test_axe_finds_nothing_serious(browser: Browser, tmp_path: Path, scheme: Scheme) -> None:
+    page = open_morph(browser, tmp_path, scheme)
     page.add_script_tag(path=AXE)
     assert severe(page.locator("body"), scheme) == set()
     page.context.close()

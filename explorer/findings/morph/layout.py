@@ -294,17 +294,20 @@ def _route(
     return Route(edge, ((first.x + sign * first.w / 2, first.y), (last.x - sign * last.w / 2, last.y)), sideways=True)
 
 
-def _straightened(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points without those that a line to the next one kept passes nearby."""
-    if len(points) < 3:
-        return points
-    (x, y), (to_x, to_y) = points[0], points[-1]
-    rise = (to_y - y) or 1.0
-    away = [abs(at_x - x - (to_x - x) * (at_y - y) / rise) for at_x, at_y in points[1:-1]]
-    far = max(range(len(away)), key=away.__getitem__) + 1
-    if away[far - 1] <= NODE_GAP:
-        return [points[0], points[-1]]
-    return [*_straightened(points[: far + 1])[:-1], *_straightened(points[far:])]
+def _straightened(points: Sequence[tuple[float, float]]) -> Iterable[tuple[float, float]]:
+    """The points without those that a line between the points kept passes nearby (Douglas and Peucker, 1973)."""
+    todo = [(0, len(points) - 1)]
+    kept = {0, len(points) - 1}
+    while todo:
+        first, last = todo.pop()
+        (x, y), (to_x, to_y) = points[first], points[last]
+        slope = (to_x - x) / ((to_y - y) or 1.0)
+        away = {at: abs(points[at][0] - x - slope * (points[at][1] - y)) for at in range(first + 1, last)}
+        far = max(away, key=away.__getitem__, default=first)
+        if away.get(far, 0.0) > NODE_GAP:
+            kept.add(far)
+            todo += [(first, far), (far, last)]
+    return [points[at] for at in sorted(kept)]
 
 
 def _mean(values: Sequence[float], default: float) -> float:

@@ -400,13 +400,14 @@ class _Reader:
         """
         gone = set(_unused(nodes, before)) & {node.id for node in before.nodes if node.kind == "op"}
         by_id = {node.id: node for node in before.nodes}
+        order = {name: number for number, name in enumerate(by_id)}
         made = [node for node in nodes if node.kind not in DATA and not self._is_kept(node)]
         found: dict[str, tuple[str, ...]] = {}
         for missing, border in _components(gone, before.edges):
             lane = by_id[missing[0]].lane
             beside = [node for node in made if node.lane == lane and not border.isdisjoint(node.origins)]
             if beside:
-                found |= _match(beside, [by_id[name] for name in sorted(missing, key=list(by_id).index)])
+                found |= _match(beside, [by_id[name] for name in sorted(missing, key=order.__getitem__)])
         return [replace(node, origins=found[node.id], inferred=True) if node.id in found else node for node in nodes]
 
     def _narrowed(self, node: Node, before: State) -> Node:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from compiler.record import Entity, Record
 from explorer import explore
@@ -44,7 +44,7 @@ class Attention(nn.Module):
 
 
 def training_loss(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(torch.tanh(x @ w), target)
+    return functional.cross_entropy(torch.tanh(x @ w), target)
 
 
 @cache
@@ -131,7 +131,7 @@ def test_saved_values_are_on_the_cut() -> None:
     assert joint.cut is None
     assert {picture.boxes[node.id].x for node in saved} == {picture.cut}
     lanes = {node.id: node.lane for node in cut.nodes}
-    assert all(("forward", "backward") == (lanes[a], lanes[b]) for a, b in cut.edges if lanes[a] != lanes[b])
+    assert all((lanes[a], lanes[b]) == ("forward", "backward") for a, b in cut.edges if lanes[a] != lanes[b])
 
 
 @pytest.mark.parametrize("name", NAMES)
