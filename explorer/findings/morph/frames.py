@@ -210,7 +210,7 @@ class Film:
         for index, picture in enumerate(self.pictures):
             y, now = HEAD + 34 + 106 * index, index == number
             if now:
-                size = f'width="{SIDE - 8}" height="98" rx="8"'
+                size = f'width="{SIDE - 8}" height="104" rx="8"'
                 yield f'<rect x="{x - 14}" y="{y - 24}" {size} fill="{palette["both"][0]}"/>'
             yield _text(x, y, TITLES[picture.state.key], 16, colour if now else faint, bold=True)
             for line, count in enumerate(counts_of(picture.state.counts)):
