@@ -49,7 +49,7 @@ _ENDS = {"placeholder", "get_attr", "output", "subgraph", "subgraph_input", "sub
 _OWN_TENSOR = re.compile(r"\._(?:parameters|buffers)\['(?P<name>\w+)'\]$")
 _VARIABLE = re.compile(r"^[LG]\['(\w+)'\]")
 _MOVES_NO_DATA = re.compile(
-    r"(?:^|\.)(?:t|view|_unsafe_view|reshape|permute|transpose|expand|unsqueeze|squeeze|slice|select|split\w*|alias|"
+    r"(?:^|\.)(?:t|view|_?unsafe_view|reshape|permute|transpose|expand|unsqueeze|squeeze|slice|select|split\w*|alias|"
     r"detach|as_strided|getitem|chunk|unbind|contiguous)(?:\.|$)"
 )
 

@@ -24,7 +24,7 @@ import { mix } from "./graph_colours.js";
  */
 
 const HEAVY = new Set(["op", "kernel", "extern"]);
-const NAMELESS = new Set(["view", "input", "stop"]);
+const NAMELESS = new Set(["view", "scalar", "input", "stop"]);
 /** Least size of letters that are painted, in pixels. */
 const LEGIBLE = 4.5;
 const SANS = "system-ui, sans-serif";

@@ -12,7 +12,7 @@ from itertools import pairwise
 from textwrap import wrap
 
 from compiler.record.plain_text import pluralize, size_text
-from explorer.findings.morph.layout import Box, Picture, Route, short
+from explorer.findings.morph.layout import NAMELESS, Box, Picture, Route, short
 from explorer.findings.morph.states import TITLES, Counts, Node, State
 
 Palette = Mapping[str, tuple[str, str, str]]
@@ -83,7 +83,7 @@ def look_of(node: Node) -> str:
     """The palette's name for a node."""
     if node.kind in ("saved", "leaf", "stop"):
         return node.kind
-    return node.lane + {"view": " light", "input": " light", "kernel": " kernel"}.get(node.kind, "")
+    return node.lane + {"view": " light", "scalar": " light", "input": " light", "kernel": " kernel"}.get(node.kind, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ def _shape_svg(shape: _Shape, *, dense: bool) -> Iterator[str]:
 def _label_svg(node: Node, box: Box, colour: str, alpha: float, *, dense: bool) -> Iterator[str]:
     """The title of a node, and its detail; narrowed to the box, because the reader's font may be wide."""
     heavy = node.kind in ("op", "kernel", "extern")
-    if dense and node.kind in ("view", "input", "stop"):
+    if dense and node.kind in NAMELESS:
         return
     detail = short(node.detail, "detail") if heavy and not dense else ""
     lines = [(short(node.title, "title"), 12.5 if heavy else 10.0, -2.5 if detail else 4.2 if heavy else 3.4)]

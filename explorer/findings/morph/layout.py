@@ -20,6 +20,8 @@ ROW_GAP, DENSE_GAP = 20.0, 11.0
 MANY = 70
 """Nodes of a state from which on all states are dense: without details, and with views and inputs as dots."""
 LANE_GAP, CUT_ROOM = 56.0, 44.0
+NAMELESS = frozenset({"view", "scalar", "input", "stop"})
+"""Kinds that are dots in a dense picture."""
 SWEEPS = 6
 LONGEST = {"title": 26, "detail": 30}
 STRETCH = 2.5
@@ -108,7 +110,7 @@ def short(text: str, part: str) -> str:
 
 def _size(node: Node, dense: bool) -> tuple[float, float]:
     """Width and height of a node."""
-    if dense and node.kind in ("view", "input", "stop"):
+    if dense and node.kind in NAMELESS:
         return 12.0, 12.0
     title = CHARACTER["title"] * len(short(node.title, "title"))
     detail = CHARACTER["detail"] * len(short(node.detail, "detail"))

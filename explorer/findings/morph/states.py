@@ -20,7 +20,7 @@ from explorer.reading.provenance import input_sources, saved_tensors
 from explorer.reading.shapes import tensor_type
 from explorer.render.drawing import input_name, moves_no_data, short_op
 
-Kind = Literal["op", "view", "input", "saved", "leaf", "stop", "kernel", "extern"]
+Kind = Literal["op", "view", "scalar", "input", "saved", "leaf", "stop", "kernel", "extern"]
 Lane = Literal["both", "forward", "backward"]
 Edge = tuple[str, str]
 
@@ -28,6 +28,9 @@ TITLES = {"eager": "Eager", "joint": "Joint", "cut": "Cut", "decomposed": "Decom
 DATA: frozenset[str] = frozenset({"input", "saved", "leaf", "stop"})
 _HIDDEN = frozenset({"output", "subgraph", "subgraph_input", "subgraph_output"})
 _DATA_KINDS: Mapping[str, Kind] = {"accumulate": "leaf", "outer": "leaf", "stop": "stop"}
+_TENSORS = frozenset({"shape", "outputs", "moves"})
+"""Attributes of entities that compute tensors."""
+_MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot"})
 _ALIASES = {"t": "permute", "transpose": "permute", "unsafe_view": "view", "reshape": "view", "flatten": "view"}
 
 
@@ -56,7 +59,7 @@ class Node:
 class Counts:
     """Operations (or kernels), other nodes, launches, and bytes of a state; None if unknown.
 
-    `launches` is exact for kernels, else a lower bound: each operation runs by itself, and views run nothing.
+    `launches` is exact for kernels, else a lower bound: each operation runs by itself; views and scalars run nothing.
     `moved` are bytes read and written by operations, `saved` are bytes kept for backward, without inputs.
     """
 
@@ -126,7 +129,23 @@ class _Reader:
             state = make(found[-1] if found else None)
             if state is not None:
                 found.append(self._link(state, found[-1]) if found else state)
-        return tuple(found)
+        return tuple(self._with_gradients(found))
+
+    def _with_gradients(self, states: Sequence[State]) -> Iterable[State]:
+        """The states; autograd's launches include those of gradients.
+
+        The gradient of a captured operation is at least one launch if it computes anything, and one for each matmul.
+        """
+        first, *rest = states
+        if all(node.lane == "both" for node in first.nodes):
+            captured = {entity.id for each in self._graphs("captured") for entity in each.entities}
+            matmuls: dict[tuple[str, ...], int] = defaultdict(int)
+            for node in (node for state in rest if state.key == "joint" for node in state.nodes):
+                if (node.kind, node.lane) == ("op", "backward"):
+                    matmuls[self._nearest(node.id, captured)[:1]] += node.title in _MATMULS
+            launches = first.counts.launches + sum(max(1, count) for count in matmuls.values())
+            first = replace(first, counts=replace(first.counts, launches=launches))
+        return (first, *rest)
 
     def _graphs(self, *stages: str) -> list[Artifact]:
         return [each for stage in stages for each in self.record.of_stage(stage) if each.graph == self.graph]
@@ -148,14 +167,14 @@ class _Reader:
         facts = [each for each in self.record.autograd_saved if each.node in mine]
         kept = {each.storage: each.storage_bytes for each in facts if each.storage and not each.free}
         ops, data = _sizes(nodes)
-        return Counts(ops, data, 2 * sum(node.kind == "op" for node in nodes), None, sum(kept.values()))
+        return Counts(ops, data, sum(node.kind == "op" for node in nodes), None, sum(kept.values()))
 
     def _captured(self) -> State | None:
         graphs = self._graphs("captured")
         if not graphs:
             return None
         nodes = self._nodes(graphs, lambda _: "forward")
-        words = "What eager mode runs, one operation after the other."
+        words = "What eager mode runs forward, one operation after the other."
         return State("eager", words, nodes, self._edges(graphs), self._counts(graphs, nodes))
 
     def _joint(self, _: State | None) -> State | None:
@@ -248,7 +267,7 @@ class _Reader:
         nodes = (*(replace(node, origins=(), inferred=False) for node in inputs), *kernels)
         edges = dict.fromkeys([*self._launch_edges([entity for _, entity in calls]), *self._data_edges(before, parts)])
         ops, data = _sizes(nodes)
-        moved = sum(int(entity.attrs.get("bytes", 0)) for _, entity in calls)
+        moved = sum(_bytes(entity) for _, entity in calls)
         counts = Counts(ops, data, len(kernels), moved, before.counts.saved, exact=True)
         own = sum(node.kind == "kernel" for node in kernels)
         made = [pluralize(own, "generated kernel")] if own else []
@@ -257,7 +276,7 @@ class _Reader:
         return State("fused", words, nodes, tuple(edges), counts)
 
     def _kernel(self, call: Entity, artifact: Artifact, parts: int) -> Node:
-        size = int(call.attrs.get("bytes", 0))
+        size = _bytes(call)
         detail = ", ".join([pluralize(parts, "op"), *([size_text(size)] if size else [])])
         kind: Kind = "extern" if call.kind == "extern" else "kernel"
         return Node(call.id, kind, _lane_of(artifact), _short_kernel(call.label), detail, size)
@@ -321,8 +340,7 @@ class _Reader:
             title = f"{entity.label}.grad"
         else:
             title = entity.label if kind == "stop" or "moves" in entity.attrs else short_op(entity)
-        size = entity.attrs.get("bytes", 0)
-        return Node(entity.id, kind, lane, title, tensor_type(entity.attrs), size if isinstance(size, int) else 0)
+        return Node(entity.id, kind, lane, title, tensor_type(entity.attrs), _bytes(entity))
 
     def _edges(self, graphs: Sequence[Artifact]) -> tuple[Edge, ...]:
         shown = {
@@ -536,7 +554,11 @@ def _plain_op(node: Node) -> str:
 def _kind_of(entity: Entity) -> Kind:
     if entity.kind in ("placeholder", "get_attr"):
         return "input"
-    return _DATA_KINDS.get(entity.kind) or ("view" if moves_no_data(entity) else "op")
+    if entity.kind in _DATA_KINDS:
+        return _DATA_KINDS[entity.kind]
+    if moves_no_data(entity):
+        return "view"
+    return "op" if not _TENSORS.isdisjoint(entity.attrs) else "scalar"
 
 
 def _bytes(entity: Entity) -> int:
