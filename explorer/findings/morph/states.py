@@ -366,6 +366,8 @@ class _Reader:
             for entity in each.entities:
                 if short_op(entity) == "getitem" and entity.inputs:
                     parts[entity.inputs[0]] += _bytes(entity)
+        if any(_is_symbolic(entity) for each in graphs for entity in each.entities):
+            return Counts(ops, data, len(working))
         moved = 0
         for name in working:
             entity = self.entities[name]
@@ -376,10 +378,13 @@ class _Reader:
                 moved += read + (_bytes(entity) or parts[name])
         return Counts(ops, data, len(working), moved)
 
-    def _kept(self, nodes: Sequence[Node], crossing: Iterable[Edge]) -> int:
-        """Bytes of the saved tensors that are no inputs, whose memory would be held anyway."""
+    def _kept(self, nodes: Sequence[Node], crossing: Iterable[Edge]) -> int | None:
+        """Bytes of the saved tensors without inputs, whose memory is held anyway; None if a size is a symbol."""
         by_id = {node.id: node for node in nodes}
-        return sum(by_id[place].bytes for maker, place in crossing if by_id[maker].kind != "input")
+        kept = [place for maker, place in crossing if by_id[maker].kind != "input"]
+        return (
+            None if any(_is_symbolic(self.entities[name]) for name in kept) else sum(by_id[name].bytes for name in kept)
+        )
 
     # Origins
 
@@ -564,6 +569,11 @@ def _kind_of(entity: Entity) -> Kind:
 def _bytes(entity: Entity) -> int:
     size = entity.attrs.get("bytes", 0)
     return size if isinstance(size, int) else 0
+
+
+def _is_symbolic(entity: Entity) -> bool:
+    """Whether a size of an entity's tensor is not a number."""
+    return not all(isinstance(size, int) for size in entity.attrs.get("shape", ()))
 
 
 def _sizes(nodes: Sequence[Node]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from explorer.run.morph import Morph
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.small_record import small_record
 
+SAVED = Path(__file__).parents[1] / "run/saved"
 PAGE_BYTES = 300_000
 NO_NODES = ("output", "subgraph", "subgraph_input", "subgraph_output")
 
@@ -174,3 +176,10 @@ def test_page_and_frames_are_written(tmp_path: Path) -> None:
     assert shapes[::2] == [len(state.nodes) for state in morph.states]
     assert shapes[1::2] == [len(moves) for moves in morph.film.moves]
     assert "joint" in "".join(ElementTree.parse(paths[2]).getroot().itertext())
+
+
+def test_bytes_of_symbolic_sizes_are_unknown() -> None:
+    record = Record.from_json(gzip.decompress((SAVED / "training.json.gz").read_bytes()))
+    states = {state.key: state for state in states_of(record, "0/1")}
+    assert [states[key].counts.moved for key in ("joint", "cut", "decomposed")] == [None, None, None]
+    assert states["cut"].counts.saved is None
