@@ -191,10 +191,9 @@ class _Reader:
             return "backward" if is_backward else "forward"
 
         nodes = self._nodes(graphs, lane)
-        words = (
-            "AOTAutograd traces forward and backward into one graph of ATen operations, with each gradient written "
-            "out. Most operations are decomposed already while it traces."
-        )
+        words = "AOTAutograd traces forward and backward into one graph of ATen operations."
+        if self._graphs("post_grad", "lowered"):
+            words = f"{words[:-1]}, and decomposes most of them."
         return State("joint", words, nodes, self._edges(graphs), self._counts(graphs, nodes))
 
     def _cut(self, before: State | None) -> State | None:
