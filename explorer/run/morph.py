@@ -15,7 +15,8 @@ from compiler.record import Record
 from compiler.record.plain_text import pluralize, size_text
 from explorer.findings.morph.frames import PALETTES, Film, Palette, counts_of, look_of
 from explorer.findings.morph.layout import Picture, pictures_of, short
-from explorer.findings.morph.states import Node, State, graph_names, states_of
+from explorer.findings.morph.state import Node, State
+from explorer.findings.morph.states import graph_names, states_of
 from explorer.run import frontend
 from explorer.run.files import replace_file
 from explorer.run.page import policy

@@ -13,7 +13,7 @@ from textwrap import wrap
 
 from compiler.record.plain_text import pluralize, size_text
 from explorer.findings.morph.layout import NAMELESS, Box, Picture, Route, short
-from explorer.findings.morph.states import TITLES, Counts, Node, State
+from explorer.findings.morph.state import TITLES, Counts, Node, State
 
 Palette = Mapping[str, tuple[str, str, str]]
 """Fill, border and text colour of each look; `page` has the background, edges and text, `mark` the ring."""

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from explorer.findings.morph.states import Edge, Node, State
+from explorer.findings.morph.state import Edge, Node, State
 
 CHARACTER = {"title": 7.8, "detail": 5.8}
 """Mean width of a character, in points, at the sizes of titles and details."""

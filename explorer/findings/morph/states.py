@@ -1,95 +1,29 @@
-"""The states of one graph, from the eager autograd graph to the kernels, and which node came from which.
-
-A state's nodes are those of the record's graphs. Where the record links a node to nodes of the state before, these are
-its origins. Autograd's nodes and AOTAutograd's have no such link, but both came from a node of the captured graph. If
-that node made several autograd nodes, operation names decide between them, and the origin is marked as inferred. A node
-without origins is new in its state.
-"""
+"""The states of one graph, from the eager autograd graph to the kernels. Their nodes are those of the record's graphs."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from compiler.record import Artifact, Entity, Record
 from compiler.record.plain_text import pluralize, size_text
+from explorer.findings.morph.origins import Linker
+from explorer.findings.morph.state import DATA, Counts, Edge, Kind, Lane, Node, State
 from explorer.reading.provenance import input_sources, saved_tensors
 from explorer.reading.shapes import tensor_type
 from explorer.render.drawing import input_name, moves_no_data, short_op
 
-Kind = Literal["op", "view", "scalar", "input", "saved", "leaf", "stop", "kernel", "extern"]
-Lane = Literal["both", "forward", "backward"]
-Edge = tuple[str, str]
-
-TITLES = {"eager": "Eager", "joint": "Joint", "cut": "Cut", "decomposed": "Decomposed", "fused": "Fused"}
-DATA: frozenset[str] = frozenset({"input", "saved", "leaf", "stop"})
 _HIDDEN = frozenset({"output", "subgraph", "subgraph_input", "subgraph_output"})
 _DATA_KINDS: Mapping[str, Kind] = {"accumulate": "leaf", "outer": "leaf", "stop": "stop"}
 _TENSORS = frozenset({"shape", "outputs", "moves"})
 """Attributes of entities that compute tensors."""
 _MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot"})
-_ALIASES = {"t": "permute", "transpose": "permute", "unsafe_view": "view", "reshape": "view", "flatten": "view"}
 
 
 class MorphError(ValueError):
     """Raised if a record has no graph to show from eager mode to kernels; the message gives the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of a state. `bytes` are those of its tensor, or for a kernel those that it moves.
-
-    `origins` are ids of nodes of the state before; `inferred` if the record does not link these directly.
-    """
-
-    id: str
-    kind: Kind
-    lane: Lane
-    title: str
-    detail: str = ""
-    bytes: int = 0
-    origins: tuple[str, ...] = ()
-    inferred: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Operations (or kernels), other nodes, launches, and bytes of a state; None if unknown.
-
-    `launches` is exact for kernels, else a lower bound: each operation runs by itself; views and scalars run nothing.
-    `moved` are bytes read and written by operations, `saved` are bytes kept for backward, without inputs.
-    """
-
-    ops: int
-    data: int
-    launches: int
-    moved: int | None = None
-    saved: int | None = None
-    exact: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """One state of the graph. `edges` are pairs of ids; `gone` are nodes of the state before that nothing came from."""
-
-    key: str
-    words: str
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
-    counts: Counts
-    gone: tuple[str, ...] = ()
-
-    @property
-    def title(self) -> str:
-        return TITLES[self.key]
-
-    @property
-    def new(self) -> tuple[str, ...]:
-        """Ids of nodes without origins."""
-        return tuple(node.id for node in self.nodes if not node.origins)
 
 
 def graph_names(record: Record) -> tuple[str, ...]:
@@ -121,6 +55,8 @@ class _Reader:
     def __init__(self, record: Record, graph: str) -> None:
         self.record, self.graph = record, graph
         self.entities = {entity.id: entity for entity in record.entities()}
+        captured = {entity.id for each in self._graphs("captured") for entity in each.entities}
+        self.linker = Linker(self.entities, captured)
         self.sources, self.saved = input_sources(record), saved_tensors(record)
 
     def states(self) -> tuple[State, ...]:
@@ -128,7 +64,7 @@ class _Reader:
         for make in (self._eager, self._joint, self._cut, self._decomposed, self._fused):
             state = make(found[-1] if found else None)
             if state is not None:
-                found.append(self._link(state, found[-1]) if found else state)
+                found.append(self.linker.link(state, found[-1]) if found else state)
         return tuple(self._with_gradients(found))
 
     def _with_gradients(self, states: Sequence[State]) -> Iterable[State]:
@@ -138,11 +74,11 @@ class _Reader:
         """
         first, *rest = states
         if all(node.lane == "both" for node in first.nodes):
-            captured = {entity.id for each in self._graphs("captured") for entity in each.entities}
+            captured = self.linker.captured
             matmuls: dict[tuple[str, ...], int] = defaultdict(int)
             for node in (node for state in rest if state.key == "joint" for node in state.nodes):
                 if (node.kind, node.lane) == ("op", "backward"):
-                    matmuls[self._nearest(node.id, captured)[:1]] += node.title in _MATMULS
+                    matmuls[self.linker.nearest(node.id, captured)[:1]] += node.title in _MATMULS
             launches = first.counts.launches + sum(max(1, count) for count in matmuls.values())
             first = replace(first, counts=replace(first.counts, launches=launches))
         return (first, *rest)
@@ -219,7 +155,7 @@ class _Reader:
         known = {node.id for node in before.nodes if node.kind == "op"}
         homes = defaultdict(set)
         for node in nodes:
-            for origin in self._nearest(node.id, known) if node.kind == "op" else ():
+            for origin in self.linker.nearest(node.id, known) if node.kind == "op" else ():
                 homes[origin].add(node.lane)
         return sum(len(lanes) > 1 for lanes in homes.values())
 
@@ -232,7 +168,7 @@ class _Reader:
             entity.id
             for each in graphs
             for entity in each.entities
-            if entity.kind == "placeholder" and not kept.isdisjoint(self._nearest(entity.id, kept))
+            if entity.kind == "placeholder" and not kept.isdisjoint(self.linker.nearest(entity.id, kept))
         }
         nodes = self._in_halves(graphs, saved)
         crossing = tuple(self._crossing(graphs, saved))
@@ -247,10 +183,10 @@ class _Reader:
         for each in graphs:
             for entity in each.entities if each.half != "backward" else ():
                 if entity.kind not in _HIDDEN:
-                    makers.update(dict.fromkeys(self._nearest(entity.id, self.saved.keys()), entity.id))
+                    makers.update(dict.fromkeys(self.linker.nearest(entity.id, self.saved.keys()), entity.id))
         names = {place: maker for maker, place in self.saved.items()}
         for place in saved:
-            for origin in self._nearest(place, names):
+            for origin in self.linker.nearest(place, names):
                 if names[origin] in makers:
                     yield makers[names[origin]], place
 
@@ -261,7 +197,7 @@ class _Reader:
             return None
         inputs = [node for node in before.nodes if node.kind in DATA]
         lowered = {node.id for node in before.nodes if node.kind not in DATA}
-        parts = {entity.id: self._nearest(entity.id, lowered) for _, entity in calls}
+        parts = {entity.id: self.linker.nearest(entity.id, lowered) for _, entity in calls}
         kernels = [self._kernel(entity, artifact, len(parts[entity.id])) for artifact, entity in calls]
         nodes = (*(replace(node, origins=(), inferred=False) for node in inputs), *kernels)
         edges = dict.fromkeys([*self._launch_edges([entity for _, entity in calls]), *self._data_edges(before, parts)])
@@ -384,175 +320,6 @@ class _Reader:
         return (
             None if any(_is_symbolic(self.entities[name]) for name in kept) else sum(by_id[name].bytes for name in kept)
         )
-
-    # Origins
-
-    def _nearest(self, name: str, wanted: Collection[str]) -> tuple[str, ...]:
-        """The nearest of these ids on each way back from an entity; the entity itself if it is one of them."""
-        if name in wanted:
-            return (name,)
-        found: dict[str, None] = {}
-        seen, todo = {name}, [name]
-        while todo:
-            entity = self.entities.get(todo.pop())
-            for origin in entity.origins if entity else ():
-                if origin in wanted:
-                    found[origin] = None
-                elif origin not in seen:
-                    seen.add(origin)
-                    todo.append(origin)
-        return tuple(found)
-
-    def _link(self, state: State, before: State) -> State:
-        known = {node.id for node in before.nodes}
-        direct = {node.id: self._nearest(node.id, known) for node in state.nodes}
-        linked = [replace(node, origins=direct[node.id]) for node in state.nodes]
-        if any(not node.origins for node in linked):
-            linked = _link_incoming_gradients(self._link_by_captured(linked, before), before)
-        if state.key in ("cut", "decomposed"):
-            linked = [self._narrowed(node, before) for node in self._link_replaced(linked, before)]
-        by_id = {node.id: node for node in before.nodes}
-        linked = [_named_as_origin(node, by_id) for node in linked]
-        return replace(state, nodes=tuple(linked), gone=_unused(linked, before))
-
-    def _link_replaced(self, nodes: Sequence[Node], before: State) -> list[Node]:
-        """Link the nodes that a pass made to the operations that it replaced, which are those missing beside them.
-
-        A pass gives its nodes no origins; the record has those of their neighbours.
-        """
-        gone = set(_unused(nodes, before)) & {node.id for node in before.nodes if node.kind == "op"}
-        by_id = {node.id: node for node in before.nodes}
-        order = {name: number for number, name in enumerate(by_id)}
-        made = [node for node in nodes if node.kind not in DATA and not self._is_kept(node)]
-        found: dict[str, tuple[str, ...]] = {}
-        for missing, border in _components(gone, before.edges):
-            lane = by_id[missing[0]].lane
-            beside = [node for node in made if node.lane == lane and not border.isdisjoint(node.origins)]
-            if beside:
-                found |= _match(beside, [by_id[name] for name in sorted(missing, key=order.__getitem__)])
-        return [replace(node, origins=found[node.id], inferred=True) if node.id in found else node for node in nodes]
-
-    def _narrowed(self, node: Node, before: State) -> Node:
-        """A node that a pass made for several others, as coming from one of these: the record names all around it."""
-        if len(node.origins) < 2 or node.inferred or self._is_kept(node):
-            return node
-        origins = [each for each in before.nodes if each.id in node.origins]
-        return replace(node, origins=tuple(each.id for each in _of_same_op(node, origins, 0)), inferred=True)
-
-    def _is_kept(self, node: Node) -> bool:
-        """Whether one of a node's origins has its name: passes copy nodes without renaming them."""
-        return any(self.entities[origin].label == self.entities[node.id].label for origin in node.origins)
-
-    def _link_by_captured(self, nodes: Sequence[Node], before: State) -> list[Node]:
-        """Link nodes without origins to those that came from the same node of the captured graph."""
-        captured = {entity.id for each in self._graphs("captured") for entity in each.entities}
-        makers: dict[str, list[Node]] = defaultdict(list)
-        for node in before.nodes:
-            for key in self._nearest(node.id, captured):
-                makers[key].append(node)
-        groups: dict[str, list[Node]] = defaultdict(list)
-        for node in nodes:
-            if not node.origins:
-                key = next((key for key in self._captured_by(node.id, captured) if key in makers), "")
-                groups[key].append(node)
-        found = {
-            name: origins
-            for key, group in groups.items()
-            if key
-            for name, origins in _match(group, makers[key]).items()
-        }
-        several = {node.id for key, group in groups.items() if len(makers.get(key, ())) > 1 for node in group}
-        return [
-            replace(node, origins=found[node.id], inferred=node.id in several) if node.id in found else node
-            for node in nodes
-        ]
-
-    def _captured_by(self, name: str, captured: Collection[str]) -> Iterable[str]:
-        """The captured nodes that an entity came from, and the operators whose bodies these are in."""
-        for key in self._nearest(name, captured):
-            yield key
-            body = self.entities[key].attrs.get("subgraph")
-            yield from (each for each in captured if body and body in self.entities[each].attrs.get("subgraphs", ()))
-
-
-def _named_as_origin(node: Node, before: Mapping[str, Node]) -> Node:
-    """An input with the name that it had before: autograd knows a parameter's full name."""
-    origin = before.get(node.origins[0]) if len(node.origins) == 1 else None
-    if origin is None or node.kind not in ("input", "saved") or origin.kind not in DATA:
-        return node
-    return replace(node, title=origin.title.removesuffix(".grad"))
-
-
-def _unused(nodes: Sequence[Node], before: State) -> tuple[str, ...]:
-    """Ids of nodes of the state before that are no origin of these nodes."""
-    used = {origin for node in nodes for origin in node.origins}
-    return tuple(node.id for node in before.nodes if node.id not in used)
-
-
-def _components(names: Collection[str], edges: Sequence[Edge]) -> Iterable[tuple[list[str], set[str]]]:
-    """Connected groups of these nodes, each with the other nodes that edges connect it to."""
-    beside: dict[str, list[str]] = defaultdict(list)
-    for source, target in edges:
-        beside[source].append(target)
-        beside[target].append(source)
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            continue
-        group, border, todo = [], set(), [name]
-        seen.add(name)
-        while todo:
-            group.append(todo.pop())
-            for other in beside[group[-1]]:
-                if other not in names:
-                    border.add(other)
-                elif other not in seen:
-                    seen.add(other)
-                    todo.append(other)
-        yield group, border
-
-
-def _link_incoming_gradients(nodes: Sequence[Node], before: State) -> list[Node]:
-    """Link the inputs of the backward to autograd's: both are the gradients that backward begins with."""
-    begin = tuple(node.id for node in before.nodes if node.kind == "input" and node.lane == "both")
-    return [
-        replace(node, origins=begin, inferred=True)
-        if begin and not node.origins and (node.kind, node.lane) == ("input", "backward")
-        else node
-        for node in nodes
-    ]
-
-
-def _match(nodes: Sequence[Node], candidates: Sequence[Node]) -> dict[str, tuple[str, ...]]:
-    """Id of a node -> its origins among nodes that came from the same captured node. Every candidate is an origin."""
-    taken: Counter[tuple[str, str]] = Counter()
-    found: dict[str, tuple[str, ...]] = {}
-    for node in nodes:
-        step = (node.lane, _plain_op(node))
-        chosen = candidates if len(candidates) == 1 else _of_same_op(node, candidates, taken[step])
-        taken[step] += 1
-        found[node.id] = tuple(each.id for each in chosen)
-    used = {origin for origins in found.values() for origin in origins}
-    left = tuple(each.id for each in candidates if each.id not in used)
-    found[nodes[0].id] += left
-    return found
-
-
-def _of_same_op(node: Node, candidates: Sequence[Node], number: int) -> list[Node]:
-    """The candidates that a node came from by the name of its operation: the one at this number, or all that compute.
-
-    Autograd lists its nodes in backward order.
-    """
-    in_order = list(candidates) if node.lane == "backward" else list(reversed(candidates))
-    same = [each for each in in_order if _plain_op(each) == _plain_op(node)]
-    if same:
-        return [same[min(number, len(same) - 1)]]
-    return [each for each in in_order if each.kind == "op"][-1:] or in_order
-
-
-def _plain_op(node: Node) -> str:
-    name = node.title.strip("_")
-    return _ALIASES.get(name, name)
 
 
 def _kind_of(entity: Entity) -> Kind:

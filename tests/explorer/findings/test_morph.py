@@ -16,7 +16,8 @@ from torch.nn import functional
 from compiler.record import Entity, Record
 from explorer import explore
 from explorer.findings.morph.layout import pictures_of
-from explorer.findings.morph.states import MorphError, Node, State, states_of
+from explorer.findings.morph.state import Node, State
+from explorer.findings.morph.states import MorphError, states_of
 from explorer.run.morph import Morph
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.small_record import small_record
