@@ -108,9 +108,9 @@ class Linker:
         for key in self.nearest(name, self.captured):
             yield key
             body = self.entities[key].attrs.get("subgraph")
-            yield from (
-                each for each in self.captured if body and body in self.entities[each].attrs.get("subgraphs", ())
-            )
+            for each in self.captured if body else ():
+                if body in self.entities[each].attrs.get("subgraphs", ()):
+                    yield each
 
 
 def _named_as_origin(node: Node, before: Mapping[str, Node]) -> Node:

@@ -1,4 +1,4 @@
-"""The states of one graph, from the eager autograd graph to the kernels. Their nodes are those of the record's graphs."""
+"""The states of one graph, from autograd's to the kernels. Their nodes are those of the record's graphs."""
 
 from __future__ import annotations
 
