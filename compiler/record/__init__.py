@@ -43,7 +43,9 @@ from compiler.record.xray_facts import Cause as Cause
 from compiler.record.xray_facts import CauseFix as CauseFix
 from compiler.record.xray_facts import Fix as Fix
 from compiler.record.xray_facts import FixState as FixState
+from compiler.record.xray_facts import GraphLines as GraphLines
 from compiler.record.xray_facts import ProgramCost as ProgramCost
+from compiler.record.xray_facts import ProgramState as ProgramState
 from compiler.record.xray_facts import Site as Site
 from compiler.record.xray_facts import ValueOrigin as ValueOrigin
 from compiler.record.xray_facts import XRay as XRay

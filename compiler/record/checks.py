@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 
-from compiler.record.limits import check_counts
+from compiler.record.limits import MOST_FACTS, MOST_STATES, check_counts
 
 if TYPE_CHECKING:
     from compiler.record import Artifact, Frame, GraphHalf, Kernel, Record, XRay
@@ -150,6 +150,24 @@ def _check_xray(xray: XRay, path: str) -> None:
     known = {site.id for site in xray.sites}
     for place, fix in enumerate(xray.fixes):
         _expect(fix.site in known, f"Expected the id of a site, got {fix.site!r}", f"{path}.fixes[{place}].site")
+    _check_states(xray, f"{path}.states")
+
+
+def _check_states(xray: XRay, path: str) -> None:
+    """Check that the states are in order, with at most as many fixes as there are, and that callers have no cycle."""
+    counts = [state.count for state in xray.states]
+    most = sum(fix.together for fix in xray.fixes)
+    in_order = counts == sorted(set(counts)) and all(0 < count <= most for count in counts)
+    _expect(len(counts) <= MOST_STATES, f"Expected at most {MOST_STATES} states", path)
+    _expect(in_order, f"Expected rising counts of fixes from 1 to {most}, got {counts}", path)
+    for place, state in enumerate(xray.states):
+        here = f"{path}[{place}]"
+        size = max(len(state.frames), len(state.breaks), sum(len(graph.stacks) for graph in state.graphs))
+        _expect(size <= MOST_FACTS, f"Expected at most {MOST_FACTS:,} frames, breaks and stacks", here)
+        _check_no_cycle({frame.id: (frame.caller,) for frame in state.frames}, f"{here}.frames", "caller")
+        for graph in state.graphs:
+            fits = len(graph.stacks) == len(graph.counts)
+            _expect(fits, "Expected a count of operations for each stack", f"{here}.graphs")
 
 
 def _expect(holds: bool, words: str, path: str) -> None:

@@ -19,6 +19,8 @@ MOST_MEMORY = 600 * 2**20
 MOST_ENTITIES = 200_000
 MOST_FACTS = 100_000
 """Maximum number of facts of each kind: guards, decisions, steps, …"""
+MOST_STATES = 12
+"""Maximum number of states of a program that an x-ray captures, and that a map shows besides the one without fixes."""
 
 _BYTES_OF = {b"{": 240, b"[": 120, b",": 32}
 _BYTES_OF_TEXT = 56

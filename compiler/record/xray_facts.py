@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from compiler.record.capture_facts import Span, Suggestion
+from compiler.record.capture_facts import Frame, GraphBreak, Span, Suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,30 @@ class Fix:
         return (self.suggestion, *self.also) if self.suggestion is not None else ()
 
 
+@dataclass(frozen=True, slots=True)
+class GraphLines:
+    """Source lines of the operations of a captured graph.
+
+    `id` is the graph's artifact id, as in `Frame.graphs`. `stacks` are the call stacks of the operations, outermost
+    first, each a sequence of (file, line); `counts` are the numbers of operations with each stack.
+    """
+
+    id: str
+    graph: str
+    stacks: tuple[tuple[tuple[str, int], ...], ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramState:
+    """The program as TorchDynamo captured it with the first `count` of the fixes that work together."""
+
+    count: int
+    frames: tuple[Frame, ...]
+    breaks: tuple[GraphBreak, ...]
+    graphs: tuple[GraphLines, ...]
+
+
 CauseFixState = Literal["verified", "moves the recompilation", "no fix known"]
 
 
@@ -158,6 +182,9 @@ class XRay:
     sites that remain with the patch, None if no fix was tried. `left_problems` are the reasons why more may remain.
     `cost` is the cost of the unchanged program, `cost_after` the cost with the patch.
 
+    `states` are captures of the program with one more fix each, in the order of the fixes that work together; the last
+    one has all of them. Of many fixes, some counts are left out, and so is a state whose calls raise.
+
     `causes` are the causes of recompilation. `cause_notes` are the reasons why there may be more causes.
     """
 
@@ -174,3 +201,4 @@ class XRay:
     cost_after: ProgramCost | None = None
     causes: tuple[Cause, ...] = ()
     cause_notes: tuple[str, ...] = ()
+    states: tuple[ProgramState, ...] = ()

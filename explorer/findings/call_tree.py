@@ -1,14 +1,15 @@
 """Call tree of a record's program: the source lines of each function, separately for each place that calls it.
 
-The tree is flattened to a list of cells in source order; the lines of a called function come before the line that calls
-it. Each function of the tree is a range of these cells.
+The tree holds several captures of the program: the record's own, and those of an x-ray with fixes. It is flattened to
+a list of cells in source order; the lines of a called function come before the line that calls it. Each function of the
+tree is a range of these cells.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from compiler.capture.function_names import function_name
@@ -25,30 +26,52 @@ Key = tuple[str, int, int, str]
 
 @dataclass
 class Gap:
-    """A place with a graph break. `site` is the x-ray's site there, `left` is the site if it remains with all fixes."""
+    """A place with a graph break in one of the captures. `breaks` is capture -> its breaks there.
+
+    `site` is the x-ray's site there, `left` is the site if it remains with all fixes.
+    """
 
     span: Span | None
-    breaks: list[GraphBreak] = field(default_factory=list)
+    breaks: dict[int, list[GraphBreak]] = field(default_factory=dict)
     site: Site | None = None
     left: Site | None = None
+
+    @property
+    def seen(self) -> Sequence[GraphBreak]:
+        """The breaks in the unchanged program."""
+        return self.breaks.get(0, ())
+
+    @property
+    def first(self) -> GraphBreak | None:
+        """The first break in the first capture that has one."""
+        return next((each[0] for _, each in sorted(self.breaks.items())), None)
 
 
 @dataclass
 class Line:
     """A source line of a function in the call tree, with its breaks and the functions that it calls.
 
-    `graphs` is graph -> number of the line's ops in it. `plain` marks a line that is known to run as plain Python.
+    `graphs` is capture -> graph -> number of the line's ops in it. `plain` are the captures in which the line is known
+    to run as plain Python.
     """
 
-    graphs: dict[str, int] = field(default_factory=dict)
-    plain: bool = False
+    graphs: dict[int, dict[str, int]] = field(default_factory=dict)
+    plain: set[int] = field(default_factory=set)
     gaps: dict[tuple[int, int, str], Gap] = field(default_factory=dict)
     calls: dict[Key, Function] = field(default_factory=dict)
+
+    def mark_plain(self, capture: int) -> None:
+        """Mark the line as plain Python in a capture, unless it is in a graph there."""
+        if capture not in self.graphs:
+            self.plain.add(capture)
 
 
 @dataclass
 class Function:
-    """A function at one position in the call tree. `row` is the row of the calling line in `parent`."""
+    """A function at one position in the call tree. `row` is the row of the calling line in `parent`.
+
+    `frames` are the frames of the unchanged program.
+    """
 
     key: Key
     parent: Function | None = None
@@ -72,6 +95,7 @@ class Function:
 
 
 Spot = tuple[Function, int]
+Graphs = tuple[tuple[str, int], ...]
 Range = tuple[Function, int, int]
 """A function, the index of its first cell, and the index after its last cell."""
 
@@ -80,12 +104,14 @@ Range = tuple[Function, int, int]
 class Cell:
     """A line of a function, or a break (`gap`). A line that is in graphs of several code objects has a cell for each.
 
-    `graphs` are the graphs of one code object, each with the line's number of ops in it.
+    `graphs` is capture -> the graphs of one code object, each with the line's number of ops in it. `plain` are the
+    captures in which the line runs as plain Python.
     """
 
     function: Function
     row: int
-    graphs: tuple[tuple[str, int], ...] = ()
+    graphs: Mapping[int, Graphs] = field(default_factory=dict)
+    plain: Set[int] = frozenset()
     gap: Gap | None = None
 
 
@@ -110,21 +136,57 @@ def _add_cells(function: Function, cells: list[Cell], ranges: list[Range]) -> No
 
 def line_cells(function: Function, row: int, line: Line) -> Iterator[Cell]:
     """Cells of a line: one per code object with graphs of it, or one for plain Python, alternating with its breaks."""
-    graphs: dict[int, list[tuple[str, int]]] = {}
-    for graph, ops in line.graphs.items():
-        graphs.setdefault(code_of(graph), []).append((graph, ops))
-    parts = [Cell(function, row, tuple(each)) for each in graphs.values()]
-    if line.plain and not parts:
-        parts = [Cell(function, row)]
+    groups = {capture: _by_code(graphs) for capture, graphs in line.graphs.items()}
+    count = max([len(each) for each in groups.values()], default=int(bool(line.plain)))
+    parts = [
+        Cell(function, row, {capture: each[min(at, len(each) - 1)] for capture, each in groups.items()}, line.plain)
+        for at in range(count)
+    ]
     gaps = [Cell(function, row, gap=gap) for _, gap in sorted(line.gaps.items(), key=lambda item: item[0])]
     for each in itertools.zip_longest(parts, gaps):
         yield from filter(None, each)
+
+
+def _by_code(graphs: Mapping[str, int]) -> list[Graphs]:
+    """Graphs with their numbers of ops, grouped by code object."""
+    groups: dict[int, Graphs] = {}
+    for graph, ops in graphs.items():
+        groups[code_of(graph)] = (*groups.get(code_of(graph), ()), (graph, ops))
+    return list(groups.values())
 
 
 def code_of(graph: str) -> int:
     """Number of the code object that a graph was captured from: 3 for `3/1`; -1 if unknown."""
     digits = graph.partition("/")[0]
     return int(digits) if digits.isdigit() else -1
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A capture of the program: its frames, breaks and graphs. `stacks` has (artifact id, graph, call stacks with
+    numbers of ops) for each graph.
+    """
+
+    frames: Sequence[Frame]
+    breaks: Sequence[GraphBreak]
+    stacks: Sequence[tuple[str, str, Sequence[tuple[list[Place], int]]]]
+
+
+def captures_of(record: Record) -> Iterator[Capture]:
+    """Yield the capture of a record, then the captures of its x-ray with fixes."""
+    rows, lines = rows_of_lines(record), SourceLines(record)
+    captured = record.of_stage("captured")
+    yield Capture(record.frames, record.breaks, [
+        (each.id, each.graph, [([rows[name] for name in entity.origins if name in rows], 1)
+                               for entity in each.entities if entity.kind == "call"])
+        for each in captured
+    ])  # fmt: skip
+    for state in record.xray.states if record.xray else ():
+        yield Capture(state.frames, state.breaks, [
+            (graph.id, graph.graph, [([place for place in itertools.starmap(lines.place, stack) if place], count)
+                                     for stack, count in zip(graph.stacks, graph.counts, strict=True)])
+            for graph in state.graphs
+        ])  # fmt: skip
 
 
 class CallTree:
@@ -134,23 +196,17 @@ class CallTree:
     """
 
     def __init__(self, record: Record) -> None:
-        self.record = record
         self.lines = SourceLines(record)
         self.roots: dict[Key, Function] = {}
-        self._frames = {frame.id: frame for frame in record.frames}
-        self._breaks = {found.id: found for found in record.breaks}
         self._texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
         self._numbers = {artifact.id: artifact.attrs.get("numbers") for artifact in record.of_stage("source")}
         self._inner = {
             artifact.id for artifact in record.of_stage("source") if _is_inner(artifact.title, artifact.attrs)
         }
-        self._spots: dict[str, Spot] = {}
         self._count = 0
-        for frame in record.frames:
-            self._add_frame(frame)
-        self._add_graphs()
-        for found in record.breaks:
-            self._add_break(found)
+        for self._at, self._capture in enumerate(captures_of(record)):
+            self._add_capture()
+        self._at = 0
         for site in record.xray.sites if record.xray else ():
             gap = self._gap_of_site(site)
             gap.site = gap.site or site
@@ -159,37 +215,48 @@ class CallTree:
 
     # Graphs, breaks and plain code of the lines
 
-    def _add_frame(self, frame: Frame) -> None:
+    def _add_capture(self) -> None:
+        """Add the capture `_capture`, which has the number `_at`."""
+        self._frames = {frame.id: frame for frame in self._capture.frames}
+        self._breaks = {found.id: found for found in self._capture.breaks}
+        self._spots: dict[str, Spot] = {}
+        broken = {found.frame for found in self._capture.breaks}
+        for frame in self._capture.frames:
+            self._add_frame(frame, frame.id in broken)
+        self._add_graphs()
+        for found in self._capture.breaks:
+            self._add_break(found)
+
+    def _add_frame(self, frame: Frame, is_broken: bool) -> None:
         function, row = self._spot(frame)
-        function.frames.append(frame)
+        if self._at == 0:
+            function.frames.append(frame)
         for line in frame.plain:
             place = self.lines.place(frame.file, line)
             if place is not None and place[0] not in self._inner:
-                function.line(place[1]).plain = True
-        nothing = not (frame.graphs or frame.plain or any(found.frame == frame.id for found in self.record.breaks))
-        if nothing and frame.outcome != "compiled":
-            function.line(row or function.key[1]).plain = True
+                function.line(place[1]).plain.add(self._at)
+        if not (frame.graphs or frame.plain or is_broken) and frame.outcome != "compiled":
+            function.line(row or function.key[1]).plain.add(self._at)
 
     def _add_graphs(self) -> None:
-        rows = rows_of_lines(self.record)
-        frames = {name: frame for frame in self.record.frames for name in frame.graphs}
-        for artifact in self.record.of_stage("captured"):
-            frame = frames.get(artifact.id)
-            start = self._spot(frame) if frame else self._root(("", 0, 0, f"graph {artifact.graph}"))
+        frames = {name: frame for frame in self._capture.frames for name in frame.graphs}
+        for artifact, graph, stacks in self._capture.stacks:
+            frame = frames.get(artifact)
+            start = self._spot(frame) if frame else self._root(("", 0, 0, f"graph {graph}"))
             own = function_of(frame, self.lines, self._texts)
-            for entity in artifact.entities:
-                if entity.kind == "call":
-                    stack = drop_callers([rows[name] for name in entity.origins if name in rows], own)
-                    function, row = self._walk(start, stack)
-                    graphs = function.line(row or function.key[1]).graphs
-                    graphs[artifact.graph] = graphs.get(artifact.graph, 0) + 1
+            rests = [(drop_callers(stack, own), count) for stack, count in stacks]
+            inside = [each for each, stack in zip(rests, stacks, strict=True) if _is_inside(stack[0], own)]
+            for rest, count in inside or rests:  # an op of an added operator may have no line of the function
+                function, row = self._walk(start, rest)
+                graphs = function.line(row or function.key[1]).graphs.setdefault(self._at, {})
+                graphs[graph] = graphs.get(graph, 0) + count
 
     def _add_break(self, found: GraphBreak) -> None:
         frame = self._frames.get(found.frame)
         if frame is None:
             return
         start = self._spot(frame)
-        self._gap(start, found.chain, users_span(found)).breaks.append(found)
+        self._gap(start, found.chain, users_span(found)).breaks.setdefault(self._at, []).append(found)
         if found.unread is not None:
             self._add_unread(start[0], *found.unread)
 
@@ -200,8 +267,7 @@ class CallTree:
         for row in range(first + 1, min(last, len(text)) + 1):
             code = text[row - 1].strip()
             if low <= self.number(artifact, row) <= high and code and not code.startswith(("#", ")", "]", "}")):
-                line = function.line(row)
-                line.plain = not line.graphs
+                function.line(row).mark_plain(self._at)
 
     def number(self, artifact: str, row: int) -> int:
         """Line number in the file, for a row of a source artifact."""
@@ -227,8 +293,7 @@ class CallTree:
     def _mark_way(self, function: Function, row: int) -> None:
         """Mark the line of a break and all its calling lines as plain Python, unless they are in a graph."""
         for each, at in way(Cell(function, row)):
-            line = each.line(at)
-            line.plain = line.plain or not line.graphs
+            each.line(at).mark_plain(self._at)
 
     # Positions in the tree
 
@@ -251,7 +316,8 @@ class CallTree:
         span = frame.called_at
         spot = self._calling_spot(self._spot(caller), self.lines.place(span.file, span.line) if span else None)
         key = self._frame_key(frame)
-        return spot if key[0] in self._inner else (self._called_function(*spot, key), 0)
+        is_inner = key[0] in self._inner or (key[0] not in self._texts and _is_torchs_or_standard(frame.file))
+        return spot if is_inner else (self._called_function(*spot, key), 0)
 
     def _calling_spot(self, spot: Spot, place: Place | None) -> Spot:
         """Function with the line `place`, at or below `spot` (added if missing), and the row of the line.
@@ -316,7 +382,20 @@ def _descendants(function: Function) -> Iterator[Function]:
             yield from _descendants(called)
 
 
+def _is_inside(stack: Sequence[Place], function: tuple[str, int, int] | None) -> bool:
+    """Whether a call stack has a line of a function, or the function is not shown."""
+    if function is None:
+        return True
+    source, first, last = function
+    return any(artifact == source and first <= row <= last for artifact, row in stack)
+
+
 def _is_inner(title: str, attrs: dict[str, object]) -> bool:
     """Whether a source file belongs to torch or to the standard library."""
-    first = title.replace("\\", "/").partition("/")[0].removesuffix(".py")
-    return bool(attrs.get("installed")) and (first == "torch" or first in sys.stdlib_module_names)
+    return bool(attrs.get("installed")) and _is_torchs_or_standard(title)
+
+
+def _is_torchs_or_standard(name: str) -> bool:
+    """Whether an installed file is of torch or of the standard library, by its importable name."""
+    first = name.replace("\\", "/").partition("/")[0].removesuffix(".py")
+    return first == "torch" or first in sys.stdlib_module_names

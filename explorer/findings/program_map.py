@@ -73,10 +73,11 @@ class _ProgramChart:
             line = self._line(cell)
             if cell.gap is not None:
                 ids = self._gap_ids(cell.gap) or [line]
-                lost = sum(max(found.lost_seconds or 0.0, 0.0) for found in cell.gap.breaks)
+                lost = sum(max(found.lost_seconds or 0.0, 0.0) for found in cell.gap.seen)
                 yield {"line": self._number(cell), "ids": ids, "seconds": lost, "gap": gap_words(cell.gap)}
                 continue
-            graphs = [(graph, ops, f"{self.prefix}.{self.artifacts.get(graph, '')}") for graph, ops in cell.graphs]
+            own_graphs = cell.graphs.get(0, ())
+            graphs = [(graph, ops, f"{self.prefix}.{self.artifacts.get(graph, '')}") for graph, ops in own_graphs]
             yield {
                 "line": self._number(cell),
                 "ids": [line] if line else [],
@@ -87,7 +88,7 @@ class _ProgramChart:
             }
 
     def _gap_ids(self, gap: Gap) -> list[str]:
-        return [*([site_id(gap.site)] if gap.site else []), *map(break_id, gap.breaks)]
+        return [*([site_id(gap.site)] if gap.site else []), *map(break_id, gap.seen)]
 
     def _number(self, cell: Cell) -> int:
         return self.tree.number(cell.function.key[0], cell.row)
@@ -130,14 +131,19 @@ class _ProgramChart:
         return {"cells": state.cells, "title": self._title(number), "words": [*self._state_words(number, state)]}
 
     def _title(self, number: int) -> str:
-        last = len(self.states) - 1
+        count = self.states[number].count
         if not number:
             return "as it is"
-        return f"all {pluralize(last, 'fix', 'fixes')}" if number == last else f"{number} of {last} fixes"
+        return f"all {pluralize(count, 'fix', 'fixes')}" if count == self._most else f"{count} of {self._most} fixes"
+
+    @property
+    def _most(self) -> int:
+        """Number of the fixes that work together."""
+        return sum(fix.together for fix in self._fixes)
 
     def _state_words(self, number: int, state: State) -> Iterator[str]:
-        """Sentences on a state: its counts, the fix that it adds, and whether it was captured."""
-        counts = [self._graph_words(number, state), pluralize(state.cells.count(BREAK), "break")]
+        """Sentences on a state: its counts, and the fix that it adds."""
+        counts = [_graph_words(state), _break_words(state)]
         if hidden := state.cells.count(HIDDEN):
             counts.append(f"{hidden} more behind {'it' if state.cells.count(BREAK) == 1 else 'them'}")
         yield f"{', '.join(counts)}, {pluralize(state.cells.count(PLAIN), 'line')} in plain Python."
@@ -145,12 +151,8 @@ class _ProgramChart:
             fix = next(each for each in self._fixes if each.site == state.site.id)
             place = place_text(state.site.file, state.site.line)
             words = fix.suggestion.text.removeprefix("Or ") if fix.suggestion else fix.words
-            yield f"Fix {number} at {place}, {fix.state}: {words[:1].upper()}{words[1:]}"
-        if not state.is_captured:
-            yield "Inferred from the trial of each fix: this state was not captured."
-        elif number:
-            yield self._last_words()
-        elif hint := self._hint():
+            yield f"Fix {state.count} at {place}, {fix.state}: {words[:1].upper()}{words[1:]}"
+        if hint := self._last_words(state) if number else self._hint():
             yield hint
 
     def _hint(self) -> str:
@@ -160,23 +162,14 @@ class _ProgramChart:
             return "`run.xray()` looks behind the breaks." if self.record.breaks else ""
         if xray.left is None:
             return "`run.xray().try_fixes()` adds the program with fixes." if xray.sites else ""
-        return "" if len(self.states) > 1 else "No fixes were found that work together."
+        if len(self.states) > 1 or not xray.sites:
+            return ""
+        return "With the fixes it could not be captured." if self._most else "No fixes were found that work together."
 
-    def _last_words(self) -> str:
-        """Sentence on how the state with all fixes was captured."""
-        xray = self.record.xray
-        if xray is not None and xray.left_problems:
-            return "Captured with all fixes, but not to its end: more breaks may follow."
-        if xray is not None and xray.left:
-            return "The sites that are left were captured with all fixes; which lines share a graph is inferred."
-        return "Captured with all fixes."
-
-    def _graph_words(self, number: int, state: State) -> str:
-        """Number of graphs in words. The first state also has the number of compilations, if it is larger."""
-        count = len(_graphs([state]))
-        compiled = len(self.record.of_stage("captured"))
-        again = f" ({compiled} compilations)" if not number and compiled > count else ""
-        return f"{pluralize(count, 'graph')}{again}"
+    def _last_words(self, state: State) -> str:
+        """Note on the state with all fixes, if the search for what is left with them did not come to its end."""
+        is_open = self.record.xray is not None and self.record.xray.left_problems and state.count == self._most
+        return "The search for what is left ended early: more breaks may follow." if is_open else ""
 
     @property
     def _fixes(self) -> Sequence[Fix]:
@@ -208,13 +201,23 @@ class _ProgramChart:
             )
 
 
-def _graphs(states: Sequence[State]) -> set[int]:
-    return {cell for state in states for cell in state.cells if cell >= GRAPHS}
+def _graph_words(state: State) -> str:
+    """Number of graphs in words, with the number of compilations if that is larger."""
+    count = len(state.graphs)
+    again = f" ({state.compilations} compilations)" if state.compilations > count else ""
+    return f"{pluralize(count, 'graph')}{again}"
+
+
+def _break_words(state: State) -> str:
+    """Number of breaks in words, with the number of their places if that is smaller."""
+    places = state.cells.count(BREAK)
+    at = f" at {pluralize(places, 'place')}" if 0 < places < state.breaks else ""
+    return f"{pluralize(state.breaks, 'break')}{at}"
 
 
 def _bar(state: State, start: int, end: int) -> str:
     """Cells of a function as characters, indented by the cells before them; long bars are shortened."""
-    numbers = sorted(_graphs([state]))
+    numbers = state.graphs
     signs = [_SIGNS.get(cell) if cell < GRAPHS else _LETTERS[numbers.index(cell) % 26] for cell in state.cells]
     own = [" " if not start <= at < end else sign or "" for at, sign in enumerate(signs) if sign]
     if len(own) <= WIDTH:
@@ -225,12 +228,11 @@ def _bar(state: State, start: int, end: int) -> str:
 
 def gap_words(gap: Gap) -> str:
     """Code, reason and costs of a break in words."""
-    first = next(iter(gap.breaks), None)
-    known = gap.site or gap.left
-    what = (known.what or known.kind) if known else (first.what or first.kind) if first else ""
+    known = gap.site or gap.left or gap.first
+    what = (known.what or known.kind) if known else ""
     code = f"`{one_line(gap.span.code)}`" if gap.span and gap.span.code else ""
     reason = what if code and what.startswith(code) else f"{code}: {what}" if code else what
-    return "; ".join((one_line(reason).removesuffix("."), *gap_costs(gap.breaks)))
+    return "; ".join((one_line(reason).removesuffix("."), *gap_costs(gap.seen)))
 
 
 def gap_costs(breaks: Sequence[GraphBreak]) -> Iterator[str]:

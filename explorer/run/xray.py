@@ -161,6 +161,7 @@ class XRayed:
         if self.found.left is None:
             from compiler.xray.cause_fixes import CauseTrials
             from compiler.xray.fixes import Trials
+            from compiler.xray.states import capture_states
 
             tried = Trials(self._search_once()).run()
             found = replace(
@@ -170,6 +171,7 @@ class XRayed:
                 left_problems=tried.left.problems,
                 cost=tried.cost,
                 cost_after=tried.cost_after,
+                states=capture_states(self._search_causes_once(), tried.fixes),
             )
             trials = CauseTrials(self._search_causes_once())
             found = replace(found, causes=trials.run())

@@ -79,10 +79,23 @@ def test_all_fixes_make_one_graph() -> None:
     assert bars(mended()) == [("f", "A░│░░░░│░", "AAAAAAA"), ("  g", "A░│░", "AAA")]
     states = chart(mended()).data["states"]
     assert [state["title"] for state in states] == ["as it is", "1 of 2 fixes", "all 2 fixes"]
-    assert "Inferred from the trial of each fix" in states[1]["words"][-1]
     assert states[2]["words"][0] == "1 graph, 0 breaks, 0 lines in plain Python."
-    assert states[2]["words"][-1] == "Captured with all fixes."
     assert Payload(mended()).manifest()["first"] == ["frame_map"]
+
+
+def test_each_state_is_a_capture() -> None:
+    xray = mended().xray
+    assert xray is not None
+    assert [(state.count, len(state.breaks)) for state in xray.states] == [(1, 1), (2, 0)]
+    broken = {found.line for found in xray.states[0].breaks}
+    assert broken == {site.line for site in xray.sites if "item" in site.span.code}
+    words = [state["words"][0] for state in chart(mended()).data["states"]]
+    assert ["2 breaks" in words[0], "1 break," in words[1], "0 breaks" in words[2]] == [True] * 3
+    loaded = Record.from_json(mended().to_json())
+    assert chart(loaded).data == chart(mended()).data
+    without = mended().with_fields(xray=replace(xray, states=()))
+    (state,) = chart(without).data["states"]
+    assert state["words"][-1] == "With the fixes it could not be captured."
 
 
 def test_fix_lifts_only_the_loop_of_its_own_break() -> None:
