@@ -167,8 +167,8 @@ def kernel(_: NotebookPage, view: ExplorerView) -> None:
 
 
 def breaks(_: NotebookPage, view: ExplorerView) -> None:
-    """The source by graph, the frame map, and the card of one of five breaks."""
-    view.open_stage("frame_map", "Graph")
+    """The source by graph, the map of the program, and the card of one of five breaks."""
+    view.open_stage("frame_map", "View")
     view.chip("breaks").click(modifiers=["Shift"])
     view.root.get_by_label("Show or hide the inspector").click()
     card = view.root.locator(".tc-break-card").nth(1)

@@ -21,6 +21,7 @@ from explorer.run.patch import Patch
 
 if TYPE_CHECKING:
     from explorer.run.run import Run
+    from explorer.run.xray import XRayed
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 NO_FIX = "No fix that was tried works here; the cards say why."
@@ -42,7 +43,7 @@ The fixes that work together are printed as a diff. Nothing is changed unless --
 examples:
   tcompile xray model.py:model --input "randn(8, 64)" -o xray.html
   tcompile xray model.py:model --input "randn(8, 64)" --patch fix.patch && git apply fix.patch
-  tcompile xray model.py:model --input "randn(8, 64)" --write
+  tcompile xray model.py:model --input "randn(8, 64)" --fix 1,3 --write
 """
 
 
@@ -110,6 +111,9 @@ def _add_xray(commands: Any) -> None:
     )  # fmt: skip
     command.set_defaults(command=_xray)
     _add_call(command, "-o", "--output", "--html")
+    command.add_argument(
+        "--fix", type=_numbers, metavar="1,3", help="the fixes of these sites only, by the numbers on their cards"
+    )
     command.add_argument("--sites-only", action="store_true", help="find the breaks, and try no fixes")
     command.add_argument("--patch", type=_output(".patch", ".diff"), metavar="PATH", help="save the diff")
     command.add_argument(
@@ -180,6 +184,18 @@ def _add_report(commands: Any) -> None:
     command.set_defaults(command=_report)
     command.add_argument("path", metavar="FILE.json", help="a record")
     command.add_argument("-o", "--output", type=_output(".html"), help="where to (FILE.html)")
+    command.add_argument(
+        "--stage", default="", metavar="STAGE", help="a small page of one stage, for an <iframe>: captured, kernels, …"
+    )
+    command.add_argument("--graph", action="store_true", help="with --stage: as a drawing")
+
+
+def _numbers(value: str) -> list[int]:
+    """An argparse type for numbers with commas between them."""
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{value!r} is no list of numbers, such as 1,3")
+    return [int(part) for part in parts]
 
 
 def _output(*suffixes: str) -> Any:
@@ -224,15 +240,15 @@ def _explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | No
 
 
 def _xray(args: argparse.Namespace) -> None:
-    if args.sites_only and (args.patch or args.write):
-        raise UsageError("--sites-only tries no fixes, so there is nothing for --patch or --write")
+    if args.sites_only and (args.patch or args.write or args.fix):
+        raise UsageError("--sites-only tries no fixes, so there is nothing for --patch, --write or --fix")
     if args.write and not (args.yes or sys.stdin.isatty()):
         raise UsageError("--write asks before it changes files, and there is nobody to ask here: add --yes")
     run = _explore_file(args, {"stages": "captured"} | _options(args))
     if run is None:
         return
     found = run.xray(_show_progress if sys.stderr.isatty() else None)
-    patch = Patch("") if args.sites_only else found.patch()
+    patch = Patch("") if args.sites_only else found.patch(_chosen_sites(found, args.fix))
     _show_progress("")
     print(found)
     if not args.sites_only and found.sites:
@@ -243,6 +259,21 @@ def _xray(args: argparse.Namespace) -> None:
         print(f"wrote {args.patch}")
     if patch and args.write:
         _write(patch, args)
+
+
+def _chosen_sites(found: XRayed, numbers: Sequence[int] | None) -> list[str] | None:
+    """Ids of the sites with these numbers, from 1; None for all fixes that work together. Raises UsageError."""
+    if numbers is None:
+        return None
+    fixes = {fix.site: fix for fix in found.try_fixes().fixes}
+    for number in numbers:
+        if not 1 <= number <= len(found.sites):
+            there = f"they are 1 to {len(found.sites)}" if found.sites else "this program has none"
+            raise UsageError(f"--fix: there is no site {number}: {there}")
+        fix = fixes.get(found.sites[number - 1].id)
+        if fix is None or fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings):
+            raise UsageError(f"--fix: site {number} has no fix to choose: {fix.words if fix else 'none was tried'}")
+    return [found.sites[number - 1].id for number in dict.fromkeys(numbers)]
 
 
 def _show_progress(words: str) -> None:
@@ -346,5 +377,10 @@ def _artifact_text(record: Record, artifact: Artifact, raw: bool, titled: bool) 
 def _report(args: argparse.Namespace) -> None:
     record = files.read(args.path)
     output = args.output or Path(args.path).with_suffix(".html")
-    files.write(record, output)
+    if args.graph and not args.stage:
+        raise UsageError("--graph needs --stage: a whole page shows graphs anyway")
+    if args.stage:
+        files.write_stage(record, output, stage_key(args.stage), as_graph=args.graph)
+    else:
+        files.write(record, output)
     print(f"wrote {output}")

@@ -62,7 +62,7 @@ def breaks_finding(record: Record) -> Finding | None:
         title = notes_title(record)
         document.append(Section((Items(tuple(note_words(note, lines) for note in told)),), title, "notes"))
     entities = {break_id(found): break_entity(found, lines, graphs) for found in record.breaks}
-    count = break_count(record.breaks, "break")
+    count = break_count(record.breaks, "break") if record.breaks else pluralize(len(told), "note")
     return document_finding("breaks", "graph breaks", document, entities, count)
 
 

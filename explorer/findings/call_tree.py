@@ -200,6 +200,7 @@ class CallTree:
         self.roots: dict[Key, Function] = {}
         self._texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
         self._numbers = {artifact.id: artifact.attrs.get("numbers") for artifact in record.of_stage("source")}
+        self._rows = {artifact: text.splitlines() for artifact, text in self._texts.items()}
         self._inner = {
             artifact.id for artifact in record.of_stage("source") if _is_inner(artifact.title, artifact.attrs)
         }
@@ -273,6 +274,11 @@ class CallTree:
         """Line number in the file, for a row of a source artifact."""
         numbers = self._numbers.get(artifact)
         return int(numbers[row - 1]) if numbers and row <= len(numbers) else row
+
+    def code(self, artifact: str, row: int) -> str:
+        """Text of a row of a source artifact; "" if it is not shown."""
+        rows = self._rows.get(artifact, [])
+        return rows[row - 1] if 0 < row <= len(rows) else ""
 
     def _gap_of_site(self, site: Site) -> Gap:
         """The gap of an x-ray's site. The site's chain of calls starts in the explored function."""

@@ -26,6 +26,8 @@ WIDTH = 64
 """Maximum number of characters of a bar in text."""
 MANY = 24
 """On a map with more functions, functions without breaks and without plain Python are folded at first."""
+LONGEST = 100
+"""Maximum number of characters of a line's code on the map."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SIGNS = {ABSENT: "", PLAIN: "░", BREAK: "│", HIDDEN: "┊"}
 LEGEND = (
@@ -80,6 +82,7 @@ class _ProgramChart:
             graphs = [(graph, ops, f"{self.prefix}.{self.artifacts.get(graph, '')}") for graph, ops in own_graphs]
             yield {
                 "line": self._number(cell),
+                "code": one_line(self.tree.code(cell.function.key[0], cell.row))[:LONGEST],
                 "ids": [line] if line else [],
                 "seconds": own.get(line, 0.0) / lines[line],
                 "graphs": [graph for graph, _, _ in graphs],
@@ -128,7 +131,8 @@ class _ProgramChart:
     # States
 
     def _state(self, number: int, state: State) -> dict[str, Any]:
-        return {"cells": state.cells, "title": self._title(number), "words": [*self._state_words(number, state)]}
+        words = [*self._state_words(number, state)]
+        return {"cells": state.cells, "count": state.count, "title": self._title(number), "words": words}
 
     def _title(self, number: int) -> str:
         count = self.states[number].count
@@ -164,7 +168,11 @@ class _ProgramChart:
             return "`run.xray().try_fixes()` adds the program with fixes." if xray.sites else ""
         if len(self.states) > 1 or not xray.sites:
             return ""
-        return "With the fixes it could not be captured." if self._most else "No fixes were found that work together."
+        return (
+            "This record has no capture of the program with fixes."
+            if self._most
+            else "No fixes were found that work together."
+        )
 
     def _last_words(self, state: State) -> str:
         """Note on the state with all fixes, if the search for what is left with them did not come to its end."""

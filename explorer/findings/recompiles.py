@@ -8,9 +8,16 @@ from explorer.findings.recompile_cards import Known, recompile_cards
 from explorer.findings.timeline import code_objects, recompile_id, timeline
 from explorer.reading.cause import recompile_reason
 from explorer.reading.sites import recompile_count
-from explorer.render.document import Only, Parts, Text
+from explorer.render.document import Make, Only, Parts, Text
 from explorer.render.finding import Finding
 from explorer.render.text import document_finding
+
+_ALL_CAUSES = Make(
+    "xray",
+    "X-ray: find what changes, and try to end the recompilations",
+    "`run.xray()` finds where each value changes, and `run.patch()` has changes that were tried. Call them before "
+    "saving, and the page has them.",
+)
 
 
 def recompiles_finding(record: Record) -> Finding | None:
@@ -20,7 +27,8 @@ def recompiles_finding(record: Record) -> Finding | None:
         return None
     known = Known(record)
     entities = {recompile_id(found): recompile_entity(found, known) for found in record.recompiles}
-    document: list[Parts] = [timeline(rows, record, known.lines), *recompile_cards(record)]
+    asked: list[Parts] = [Only(("view",), (_ALL_CAUSES,))] if record.recompiles and record.xray is None else []
+    document: list[Parts] = [*asked, timeline(rows, record, known.lines), *recompile_cards(record)]
     if not record.recompiles:
         document.append(Only(("view",), (Text("Nothing was compiled again.", "why"),)))
     count = recompile_count(record.recompiles)

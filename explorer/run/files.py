@@ -56,6 +56,23 @@ def write(record: Record, path: str | Path) -> Path:
     return replace_file(path, text.encode())
 
 
+def write_stage(record: Record, path: str | Path, stage: str, *, as_graph: bool = False) -> Path:
+    """Write a small `.html` page of one stage, for an `<iframe>`. Returns the path.
+
+    Raises ValueError for another suffix or an unknown stage, and OSError if the file can't be written.
+    """
+    from explorer.run.page import stage_page
+
+    path = Path(path)
+    if known_suffix(path) != ".html":
+        raise ValueError(f"{str(path)!r}: one stage is saved as a page, '.html'")
+    try:
+        text = stage_page(record, stage, as_graph=as_graph)
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    return replace_file(path, text.encode())
+
+
 def known_suffix(path: Path) -> str:
     """The lower-case suffix of a record file. Raises ValueError for an unknown suffix."""
     suffix = path.suffix.lower()

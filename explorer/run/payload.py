@@ -94,6 +94,14 @@ class Payload:
         for artifact in self.record.artifacts:
             yield from self.parts_of(artifact.id).values()
 
+    def keep_only(self, artifacts: Sequence[Artifact]) -> None:
+        """Drop all other artifacts. These may have other entities than the record's artifacts with their ids."""
+        for artifact in artifacts:
+            parts = artifact_parts(artifact, self._findings.get(artifact.id))
+            self._made[artifact.id] = (artifact, parts)
+        self._made = {artifact.id: self._made[artifact.id] for artifact in artifacts}
+        self.record = self.record.with_fields(artifacts=tuple(artifacts))
+
     def manifest(self) -> dict[str, Any]:
         """The data that the front end shows before any part has arrived: JSON values, without texts of artifacts."""
         record = self.record

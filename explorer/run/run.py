@@ -385,11 +385,16 @@ class Run(RecordHolder):
             self._other = KernelCompiler(self.record.versus)
         return self._other
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, stage: str = "", as_graph: bool = False) -> Path:
         """Save as `.html` (one interactive page, no network needed) or `.json` (data), atomically.
 
-        Returns the path. Raises ValueError for another suffix, OSError if the file can't be written.
+        run.save("captured.html", stage="captured", as_graph=True)  # one stage, small, for an <iframe>
+
+        A page of one stage opens as a text, or as a drawing with `as_graph`; it does not hold the run. Returns the
+        path. Raises ValueError for another suffix or an unknown stage, OSError if the file can't be written.
         """
+        if stage:
+            return files.write_stage(self.record, path, stage, as_graph=as_graph)
         return files.write(self.record, path)
 
     def widget(self) -> Any:

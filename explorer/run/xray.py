@@ -48,7 +48,7 @@ class XRayed:
     def _count_to_do(self, record: Record) -> int:
         """1 if the live view can offer to x-ray the call or to try fixes, else 0."""
         done = record.xray is not None and record.xray.left is not None
-        return int(self._call is not None and bool(record.breaks) and not done)
+        return int(self._call is not None and bool(record.breaks or record.recompiles) and not done)
 
     def _make(self) -> Record:
         self.listener = lambda words: self._compiler.tell_making("xray", words)

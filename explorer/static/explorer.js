@@ -1,16 +1,17 @@
 // The whole of it: the ribbon on top, source and stages in panes, the inspector, and what joins them.
 
 import { copyText, h, iconButton } from "./dom.js";
+import { exploredCall } from "./explored_call.js";
 import { History } from "./history.js";
 import { SearchBar } from "./search_bar.js";
 import { Inspector } from "./inspector.js";
-import { showKeys } from "./keys.js";
 import { startCompiling } from "./machine_code.js";
 import { insertCell } from "./new_cell.js";
 import { Pane } from "./pane.js";
 import { Ribbon } from "./ribbon.js";
 import { splitter } from "./splitter.js";
 import { TextView } from "./text_view.js";
+import { TOOLS } from "./views.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
@@ -32,6 +33,8 @@ export class Explorer {
     this.page = options.page ?? false;
     this.keep = options.keep ?? (() => {});
     this.history = new History();
+    /** What goes on with each change, such as a presenter's. */
+    this.follow = () => {};
     /** Whether the user has done something since the last step of the history. */
     this.acted = false;
     /** @type {import("./inspector.js").Actions} */
@@ -94,7 +97,7 @@ export class Explorer {
     this.tools.append(
       this.colours,
       iconButton("panel", "Show or hide the inspector (i)", () => this.toggleInspector()),
-      iconButton("help", "Keys (?)", () => showKeys(this.root)),
+      iconButton("help", "Keys (?)", () => this.showKeys()),
     );
     this.panes = h("div", { class: "tc-panes" }, this.source.root);
     this.main = h("div", { class: "tc-main" }, this.panes, splitter(), this.inspector.root);
@@ -208,6 +211,7 @@ export class Explorer {
     else if (marks) this.ribbon.mark(open);
     if (this.due.delete("inspector")) this.inspector.render();
     this.notePlace();
+    this.follow();
   }
 
   // Where the reader is
@@ -215,7 +219,7 @@ export class Explorer {
   /** Note where the reader is: a step of the history if they did something, else part of the last one. */
   notePlace() {
     const panes = this.allPanes().map((pane) => pane.where()).filter(({ name }) => name);
-    const place = { panes, select: [...this.store.primary], find: this.search.query };
+    const place = { panes, select: [...this.store.primary], find: this.search.query, colours: this.store.colours };
     this.history.note(place, this.acted);
     this.acted = false;
     this.moves?.forEach((button, at) => (button.disabled = !this.history.leads(2 * at - 1)));
@@ -232,6 +236,7 @@ export class Explorer {
   /** Show a place that was kept, or written by hand: what the record does not have is left out, and told. @param {Place} place */
   openPlace(place) {
     this.showPlace(place);
+    if (Boolean(place.colours) !== this.store.colours) this.toggleColours();
     if (place.find) this.searchIn(this.active, place.find);
     this.store.whenLinked(() => {
       const names = [...place.panes.flatMap(({ name, other }) => [name, other || name]), ...place.select];
@@ -460,7 +465,8 @@ export class Explorer {
       "[": () => this.stepStage(-1),
       "]": () => this.stepStage(1),
       "/": () => this.searchIn(this.active),
-      "?": () => showKeys(this.root),
+      "?": () => this.showKeys(),
+      P: () => this.present(),
       i: () => this.toggleInspector(),
       n: () => this.active.header.step(1),
       p: () => this.active.header.step(-1),
@@ -526,6 +532,16 @@ export class Explorer {
   showColours() {
     this.colours?.setAttribute("aria-pressed", String(this.store.colours));
     for (const pane of this.allPanes()) pane.showColours();
+    this.soon("ribbon");
+  }
+
+  showKeys() {
+    this.source.withTools(() => TOOLS.showKeys?.(this.root));
+  }
+
+  /** Large type, one pane at a time, for a lecture hall; or back from that. */
+  present() {
+    this.source.withTools(() => TOOLS.present?.(this));
   }
 
   toggleFullScreen() {
@@ -574,27 +590,4 @@ export class Explorer {
     for (const pane of this.allPanes()) pane.destroy();
     this.root.replaceChildren();
   }
-}
-
-const REPEATED = "Other side effects of its code, such as appending to a list, happen again";
-
-/**
- * Which call of the cell is explored, and what it can be switched to: by a click where there is a kernel. Nothing where
- * the cell has no other.
- * @param {Store} store @returns {(HTMLElement | string)[]}
- */
-function exploredCall({ manifest: { explored }, kernel }) {
-  if (!explored || !(explored.others.length || explored.scripts.length || explored.inside)) return [];
-  const where = explored.inside ? [", called in ", h("code", {}, explored.inside)] : [];
-  const chosen = h("span", {}, "Explored: ", h("code", {}, explored.callee), ...where, ` (line ${explored.line})`);
-  const named = (/** @type {string} */ callee, title = "") => h("code", { title }, `--fn ${callee}`);
-  const others = explored.others.map((callee) => {
-    if (!kernel) return named(callee);
-    const title = `Call ${callee} once more, on copies of its arguments, and explore that (--fn ${callee}). ${REPEATED}`;
-    const onclick = () => kernel.switchTo(callee);
-    return h("button", { class: "tc-button tc-text", type: "button", title, onclick }, callee);
-  });
-  const about = "It runs a model: to call it once more would change that. Run the cell with this option";
-  const all = [...others, ...explored.scripts.map((callee) => named(callee, about))];
-  return all.length ? [chosen, h("span", {}, "Switch to: "), ...all] : [chosen];
 }

@@ -4,7 +4,7 @@
 import { layout } from "./layout.js";
 import { counted } from "./dom.js";
 import { chipName, opName, ownName, shapeInWords } from "./graph_model.js";
-import { shortName } from "./names.js";
+import { sharedStart, shortName } from "./names.js";
 
 /**
  * @typedef {import("./graph_model.js").Entity} Entity
@@ -40,6 +40,11 @@ const NODE = { height: 38, pad: 11, width: 240, wide: 330 };
 const PADDING = 14;
 const BAND = 512;
 
+/** @param {Entity} entity */
+function isKernel({ kind }) {
+  return kind === "kernel";
+}
+
 export class Scene {
   /** @param {GraphModel} model @param {Measure} measure @param {Drawings} drawings the layouts made so far, by group */
   constructor(model, measure, drawings) {
@@ -56,6 +61,8 @@ export class Scene {
     this.groupItems = new Map();
     /** @type {Map<string, Chip[]>} */
     this.chipsOf = new Map();
+    /** How much of their beginning all kernels' names share. */
+    this.shared = sharedStart(model.root.members.filter(isKernel).map(({ label }) => label));
     this.root = this.enter(model.root, null, 0);
     this.connectAll();
     this.arrange(this.root);
@@ -118,7 +125,8 @@ export class Scene {
   add(home, kind, key, title, detail, depth, members) {
     const pad = kind === "node" ? NODE.pad : NODE.pad + 7;
     const room = (members.some(({ attrs }) => "about" in attrs) ? NODE.wide : NODE.width) - 2 * pad;
-    const shownTitle = this.clip(title, FONTS.title, kind === "open" ? Infinity : room);
+    const shared = kind === "node" && isKernel(members[0]) && title === members[0].label ? this.shared : 0;
+    const shownTitle = this.clip(title, FONTS.title, kind === "open" ? Infinity : room, shared);
     const shownDetail = this.clip(detail, FONTS.detail, kind === "open" ? Infinity : room);
     const titleWidth = this.measure(shownTitle, FONTS.title);
     const detailWidth = this.measure(shownDetail, FONTS.detail);
@@ -153,16 +161,16 @@ export class Scene {
     return item;
   }
 
-  /** The text, cut in its middle if it is wider than that. @param {string} text @param {string} font @param {number} width */
-  clip(text, font, width) {
+  /** The text, shortened if it is wider than that. @param {string} text @param {string} font @param {number} width @param {number} [shared] as of `shortName` */
+  clip(text, font, width, shared = 0) {
     if (this.measure(text, font) <= width) return text;
     let [fits, over] = [0, text.length];
     while (over - fits > 1) {
       const middle = (fits + over) >> 1;
-      if (this.measure(shortName(text, middle), font) <= width) fits = middle;
+      if (this.measure(shortName(text, middle, shared), font) <= width) fits = middle;
       else over = middle;
     }
-    return shortName(text, fits);
+    return shortName(text, fits, shared);
   }
 
   /** @param {Item} item */

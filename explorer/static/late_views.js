@@ -2,15 +2,17 @@
 // A saved page has them from the start. They may import from any module of the core; the core imports none of them.
 
 import { ComparisonView } from "./comparison_view.js";
+import { showKeys } from "./keys.js";
 import { MemoryView } from "./memory_view.js";
 import { savePicture } from "./picture_file.js";
+import { present } from "./presenter.js";
 import { ProgramMapView } from "./program_map.js";
 import { StepsView } from "./steps_view.js";
 import { TimingView } from "./timing_view.js";
 import { TOOLS } from "./views.js";
 import { XrayView } from "./xray_view.js";
 
-TOOLS.savePicture = savePicture;
+Object.assign(TOOLS, { savePicture, showKeys, present });
 
 /** @type {import("./views.js").Views} */
 export const LATE_VIEWS = {

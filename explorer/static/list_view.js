@@ -1,7 +1,7 @@
 // The list of a stage, sortable, over the code of what is chosen in it.
 
 import { bytesInWords, h, secondsInWords } from "./dom.js";
-import { nameElement } from "./names.js";
+import { nameElement, sharedStart } from "./names.js";
 import { splitter } from "./splitter.js";
 
 /** @typedef {import("./store.js").List} List */
@@ -20,6 +20,7 @@ export class ListView {
     this.order = order;
     /** @type {Map<string, HTMLElement>} */
     this.rows = new Map();
+    this.shared = sharedStart(list.rows.map(({ cells }) => String(cells[0])));
     this.scroller = h("div", { class: "tc-list-scroll", onpointerleave: () => callbacks.onHover([]) });
     const code = h("div", { class: "tc-pane-body" });
     root.replaceChildren(h("div", { class: "tc-list-view" }, this.scroller, splitter(), code));
@@ -81,7 +82,7 @@ export class ListView {
         onpointerenter: () => this.callbacks.onHover([id]),
         onfocus: () => this.callbacks.onHover([id]),
       },
-      ...cells.map((cell, index) => cellOf(cell, this.list.columns[index].unit, !index)),
+      ...cells.map((cell, index) => cellOf(cell, this.list.columns[index].unit, index ? -1 : this.shared)),
     );
     this.rows.set(id, element);
     return element;
@@ -161,10 +162,10 @@ export function cellText(value, unit) {
   return unit ? `${value} ${unit === "percent" ? "%" : unit}` : value.toLocaleString("en");
 }
 
-/** @param {Cell} value @param {string} unit @param {boolean} isName */
-function cellOf(value, unit, isName) {
+/** @param {Cell} value @param {string} unit @param {number} shared how much of a name its neighbours share; -1 for no name */
+function cellOf(value, unit, shared) {
   const text = cellText(value, unit);
-  return h("td", { class: typeof value === "number" ? "tc-numeric" : "", title: text }, isName ? nameElement(text) : text);
+  return h("td", { class: typeof value === "number" ? "tc-numeric" : "", title: text }, shared < 0 ? text : nameElement(text, shared));
 }
 
 /** Scroll a list, and nothing else, to one of its rows. @param {HTMLElement} scroller @param {HTMLElement} row */

@@ -1,17 +1,30 @@
-// Names that are too long for their place. Kernels' names begin alike and differ at their end: they are cut in the middle.
+// Names that are too long for their place. Kernels' names begin alike: what all of them share is folded first, then the
+// middle is cut, so that what tells a name from the others stays.
 
 import { h } from "./dom.js";
 
 /** So much of the end of a name is always shown. */
 const LONGEST_END = 14;
+/** A shorter beginning is not worth folding. */
+const SHORTEST_SHARED = 4;
+
+/** The length of the words that all names begin with; 0 for fewer than two names. @param {string[]} names */
+export function sharedStart(names) {
+  const [first = "", ...others] = new Set(names);
+  let at = others.length ? first.length : 0;
+  for (const name of others) while (!name.startsWith(first.slice(0, at))) at--;
+  while (at > 0 && !/[_./: ]/.test(first[at - 1])) at--;
+  return at < SHORTEST_SHARED ? 0 : at;
+}
 
 /**
- * A name of at most so many characters, cut between two of its words where that is possible:
- * `triton_poi_fused_…_relu_3`.
- * @param {string} name @param {number} most
+ * A name of at most so many characters, without the shared beginning and then cut between two of its words where that
+ * is needed: `…poi_fused_…_relu_3`.
+ * @param {string} name @param {number} most @param {number} [shared] length of the beginning that others have too
  */
-export function shortName(name, most) {
+export function shortName(name, most, shared = 0) {
   if (name.length <= most) return name;
+  if (shared) return shortName(`…${name.slice(shared)}`, most);
   const end = lastWords(name, Math.floor(most * 0.45));
   const start = name.slice(0, Math.max(most - 1 - end.length, 0));
   const words = /^.*[_./: ]/.exec(start)?.[0] ?? "";
@@ -25,11 +38,17 @@ function lastWords(name, most) {
   return at < 0 ? end : end.slice(at);
 }
 
-/** A name that is cut before its last words where there is no room for all of it. @param {string} name */
-export function nameElement(name) {
-  const end = lastWords(name, Math.min(LONGEST_END, Math.ceil(name.length * 0.6)));
-  const start = h("span", { class: "tc-name-start" }, name.slice(0, name.length - end.length));
-  const element = h("span", { class: "tc-name", title: name }, start, end);
+/**
+ * A name that, where there is no room for all of it, loses the shared beginning, and then what is before its last words.
+ * @param {string} name @param {number} [shared] length of the beginning that others have too
+ */
+export function nameElement(name, shared = 0) {
+  const own = name.slice(shared);
+  const end = lastWords(own, Math.min(LONGEST_END, Math.ceil(own.length * 0.6)));
+  const start = h("span", { class: "tc-name-start" }, own.slice(0, own.length - end.length));
+  const before = shared ? [h("span", { class: "tc-name-shared" }, name.slice(0, shared))] : [];
+  const element = h("span", { class: shared ? "tc-name tc-name-folds" : "tc-name", title: name }, ...before, start, end);
   element.style.setProperty("--end", `${end.length}ch`);
+  element.style.setProperty("--own", `${own.length}ch`);
   return element;
 }

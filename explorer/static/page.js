@@ -64,6 +64,7 @@ async function openPage() {
   const explorer = new Explorer(root, store, { page: true });
   const manifest = find("", "manifest");
   if (manifest) store.setManifest(await decompress(bytesOf(manifest)));
+  if (store.manifest.embedded) root.classList.add("tc-embedded", "tc-no-inspector");
   followAddress(explorer);
 }
 

@@ -61,6 +61,7 @@ export class Pane {
     this.opened = new Map();
     /** The row of a text to bring into sight once it is there; -1 for none. */
     this.row = -1;
+    this.wantedState = "";
     this.legend = h("div", { class: "tc-legend" });
     this.body = h("div", { class: "tc-pane-body" });
     this.root = h("section", { class: home ? "tc-pane tc-home" : "tc-pane", tabIndex: -1 });
@@ -111,16 +112,25 @@ export class Pane {
     const info = artifacts.get(this.artifact)?.info;
     const alone = this.home ? this.artifact === manifest.home[0] : this.store.stage(this.stage)?.artifacts.length === 1;
     const [other, name] = this.mode === "diff" ? this.compared : ["", info && !alone ? this.artifact : this.stage];
-    return { name, mode: !info || other || this.mode === (info.opens || "text") ? "" : this.mode, other };
+    const mode = !info || other || this.mode === (info.opens || "text") ? "" : this.mode;
+    return { name, mode, other, state: this.view?.state ?? this.wantedState };
   }
 
   /** Show what an address names. @param {import("./history.js").Shown} shown */
-  showPlace({ name, mode, other }) {
+  showPlace({ name, mode, other, state = "" }) {
+    this.wantedState = state;
     const stage = this.store.stage(name);
     const artifact = stage ? (this.home ? this.store.manifest.home[0] : stage.artifacts[0]?.id) : name;
     if (other) this.compareAs(other, name);
     else if (artifact) this.show(artifact, /** @type {Mode} */ (mode || this.store.artifacts.get(artifact)?.info.opens || "text"));
     else this.showStage(name);
+    this.giveState();
+  }
+
+  /** Give a view the state that an address names, once the view is there. */
+  giveState() {
+    if (this.wantedState && this.view && "state" in this.view) this.view.state = this.wantedState;
+    if (this.view) this.wantedState = "";
   }
 
   /** Bring a line of a text into sight, as text unless it is shown otherwise already. @param {string} artifact @param {number} row */
@@ -300,6 +310,7 @@ export class Pane {
     this.view.select(this.store.primary, this.store.linked, !again);
     if (!again && !this.store.primary.size) this.startReading();
     this.goToRow();
+    this.giveState();
     this.host.rendered(this);
   }
 
@@ -368,6 +379,7 @@ export class Pane {
       onHover: (/** @type {string[]} */ ids) => this.host.hover(ids),
       onChoose: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, ""),
       withTools: (/** @type {() => void} */ then) => this.withTools(then),
+      onState: () => this.host.changed(),
       words: () => this.store.wordsOf(this.artifact),
       actions: this.host.actions,
     };

@@ -1,7 +1,7 @@
 // The bar on top of a pane: what it shows, how, how much of the selection is in it, and its tools.
 
 import { h, iconButton, modes, replaceKeepingFocus } from "./dom.js";
-import { shortName } from "./names.js";
+import { sharedStart, shortName } from "./names.js";
 import { TextView } from "./text_view.js";
 
 /** @typedef {import("./pane.js").Pane} Pane */
@@ -174,8 +174,10 @@ function optionsOf(stage, home, kernels, longest) {
     const which = bracketed(id) || (several && !told ? title : "");
     const name = (side && `${side}: `) + (home ? title : `${stage.title} ${which}`.trim());
     group.append(h("option", { value: id, title: name }, shortName(name, longest)));
-    for (const { id: kernel, label } of kernels(id)) {
-      group.append(h("option", { value: kernel, title: label }, `\u2003${shortName(label, longest)}`));
+    const own = kernels(id);
+    const shared = sharedStart(own.map(({ label }) => label));
+    for (const { id: kernel, label } of own) {
+      group.append(h("option", { value: kernel, title: label }, `\u2003${shortName(label, longest, shared)}`));
     }
   }
   return group;

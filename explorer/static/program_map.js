@@ -4,6 +4,7 @@
 import { sentence } from "./document.js";
 import { DocumentView } from "./document_view.js";
 import { counted, h, icon, modes, secondsInWords } from "./dom.js";
+import { MapZoom } from "./map_zoom.js";
 import { nameElement } from "./names.js";
 import { elementPicture } from "./paint_element.js";
 import { saveButtons } from "./picture.js";
@@ -11,9 +12,11 @@ import { saveButtons } from "./picture.js";
 /** @typedef {import("./document.js").Part} Part */
 /** @typedef {import("./document.js").Place} Place */
 /**
- * @typedef {{line: number, ids: string[], seconds: number, gap?: string, graphs?: string[], ops?: number, parts?: string[]}} Cell
+ * `code` is the text of a line.
+ * @typedef {{line: number, code?: string, ids: string[], seconds: number, gap?: string, graphs?: string[], ops?: number, parts?: string[]}} Cell
  * @typedef {{name: string, place: Part, depth: number, from: number, to: number, ids: string[], open: boolean, why: string}} Fn
- * @typedef {{cells: number[], title: string, words: string[]}} State
+ * A program with the first `count` of its fixes.
+ * @typedef {{cells: number[], count: number, title: string, words: string[]}} State
  * @typedef {{cells: Cell[], functions: Fn[], states: State[], timed: boolean}} MapData
  * Cells of one function that look alike: a part of a graph, plain Python, or one break.
  * @typedef {{look: number, from: number, to: number}} Run
@@ -24,6 +27,8 @@ const [ABSENT, PLAIN, BREAK, HIDDEN, GRAPHS] = [-1, 0, 1, 2, 3];
 const COLOURS = 6;
 /** The room of a break whose cost is not measured, as a part of that of a line. */
 const GAP = 0.7;
+/** A line of so many pixels is shown by itself, with its code. */
+const ROOM_FOR_CODE = 90;
 /** @type {Record<number, string>} */
 const LOOKS = { [PLAIN]: "tc-map-plain", [BREAK]: "tc-map-break", [HIDDEN]: "tc-map-hidden" };
 
@@ -56,6 +61,20 @@ export class ProgramMapView extends DocumentView {
     return [...this.items].filter(([, row]) => row.textContent?.toLowerCase().includes(wanted)).map(([id]) => id);
   }
 
+  /** The number of fixes, how widths are measured, and the zoom, for an address; "" for as it opens. */
+  get state() {
+    return this.map?.state ?? "";
+  }
+
+  set state(state) {
+    this.map?.open(state);
+  }
+
+  destroy() {
+    this.map?.destroy();
+    super.destroy();
+  }
+
   focus() {
     this.map?.pieces.find(({ element }) => element.tabIndex === 0)?.element.focus({ preventScroll: true });
   }
@@ -74,15 +93,54 @@ class ProgramMap {
     this.starts = [];
     this.most = 1;
     this.closed = new Set(data.functions.filter(({ open }) => !open));
-    /** What can be chosen, and the entities that light it up. @type {{element: HTMLElement, ids: string[], parts: string[], column: number, row: number}[]} */
+    /** What can be chosen, and the entities that light it up. @type {{element: HTMLElement, ids: string[], parts: string[], column: number, row: number, from: number}[]} */
     this.pieces = [];
     this.tools = h("div", { class: "tc-map-tools" });
     this.words = h("div", { class: "tc-map-words", role: "status" });
     this.table = h("table", { class: "tc-map-table", "aria-label": "Map of the program: the functions and their lines" });
     this.table.addEventListener("keydown", (event) => this.pressed(event));
-    this.root = h("div", { class: data.states.length > 1 ? "tc-map" : "tc-map tc-map-single" }, this.tools, this.words, this.table);
+    this.zoom = new MapZoom(this.table, () => this.changed());
+    this.root = h("div", { class: data.states.length > 1 ? "tc-map" : "tc-map tc-map-single" }, this.tools, this.words, this.zoom.bar, this.table);
+    this.began = "";
     this.drawTools();
     this.draw();
+    this.began = this.state;
+    this.width = 0;
+    this.observer = new ResizeObserver(() => this.width !== this.zoom.window && this.draw());
+    this.observer.observe(this.table);
+  }
+
+  destroy() {
+    this.observer.disconnect();
+  }
+
+  // Where the reader is
+
+  get state() {
+    const { scale, left } = this.zoom;
+    const zoomed = scale > 1 ? `-${scale.toFixed(2)}-${left.toFixed(4)}` : "";
+    const state = `${this.data.states[this.at].count}${this.byTime ? "t" : "l"}${zoomed}`;
+    return state === this.began ? "" : state;
+  }
+
+  /** Show a state that an address names; what it names wrongly stays as it is. @param {string} state */
+  open(state) {
+    const [, count, unit, scale, left] = /^(\d+)([tl])(?:-([\d.]+)-([\d.]+))?$/.exec(state) ?? [];
+    const at = this.data.states.findIndex((each) => each.count === Number(count));
+    if (at < 0) return;
+    this.at = at;
+    this.byTime = unit === "t" && this.data.timed;
+    this.zoom.scale = Number(scale) || 1;
+    this.zoom.zoom(1, 0);
+    this.zoom.panTo(Number(left) || 0);
+    this.drawTools();
+    this.draw();
+  }
+
+  /** The reader has changed what is shown. */
+  changed() {
+    this.draw();
+    this.view.callbacks.onState?.();
   }
 
   // Tools
@@ -94,26 +152,29 @@ class ProgramMap {
     input.addEventListener("input", () => {
       this.at = Number(input.value);
       input.setAttribute("aria-valuetext", states[this.at].title);
-      this.draw();
+      this.changed();
     });
     const slider = h("div", { class: "tc-map-slider" }, h("span", {}, "as it is"), input, h("span", {}, states[last].title));
     const units = modes("Widths", ["by time", "by lines"], this.byTime ? 0 : 1, (at) => {
       this.byTime = at === 0;
       this.drawTools();
-      this.draw();
-      this.tools.querySelectorAll("button")[at].focus();
+      this.changed();
+      /** @type {HTMLElement[]} */ ([...this.tools.querySelectorAll('[aria-label="Widths"] button')])[at]?.focus();
     });
     const keys = [["tc-g0", "graph"], ["tc-map-plain", "plain Python"], ["tc-map-break", "break"]];
     if (states.some(({ cells }) => cells.includes(HIDDEN))) keys.push(["tc-map-hidden", "break behind another"]);
     const legend = keys.map(([name, words]) => h("span", { class: "tc-map-key" }, h("i", { class: `tc-map-run ${name}` }), words));
     const unit = this.byTime ? (last ? "width: time without fixes" : "") : "width: lines of code";
-    this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, timed ? units : "", h("span", {}, unit), saveButtons(elementPicture(this.root, this.view.artifact.info.id), this.view.callbacks.withTools)));
+    this.tools.replaceChildren(...(last > 0 ? [slider] : []), h("div", { class: "tc-map-legend" }, ...legend, timed ? units : "", h("span", {}, unit), h("span", { class: "tc-picture-tools", role: "group", "aria-label": "Zoom" }, ...this.zoom.buttons), saveButtons(elementPicture(this.root, this.view.artifact.info.id), this.view.callbacks.withTools)));
   }
 
   // The table
 
   draw() {
     const { functions, states } = this.data;
+    const focused = this.pieces.findIndex(({ element }) => element === document.activeElement);
+    const { column, row, from } = this.pieces[focused] ?? {};
+    this.width = this.zoom.window;
     this.columns = states.length > 1 ? [0, this.at] : [0];
     this.pieces = [];
     this.view.items.clear();
@@ -128,6 +189,7 @@ class ProgramMap {
     this.words.replaceChildren(...said);
     if (this.pieces.length) this.pieces[0].element.tabIndex = 0;
     this.view.mark();
+    if (from !== undefined) this.pieces.findLast((piece) => piece.column === column && piece.row === row && piece.from <= from)?.element.focus({ preventScroll: true });
   }
 
   /** Whether all functions around one are open. @param {Fn} fn */
@@ -151,7 +213,7 @@ class ProgramMap {
     const select = () => this.view.callbacks.onSelect(fn.ids.length ? fn.ids : this.idsOf(fn.from, fn.to), false);
     const name = h("button", { class: "tc-map-name", type: "button", title: fn.why || fn.name, onclick: select }, nameElement(fn.name));
     const around = h("div", { class: "tc-map-fn", style: { paddingLeft: `${14 * fn.depth}px` } }, calls ? fold : h("span", { class: "tc-map-fold" }), name, ...sentence(fn.place, this.place));
-    const cells = this.columns.map((at, column) => h("td", { "data-title": fn.depth ? "" : this.data.states[at].title }, h("div", { class: "tc-map-strip", role: "group", "aria-label": `${fn.name}, ${this.data.states[at].title}` }, ...this.strip(fn, at, row, column))));
+    const cells = this.columns.map((at, column) => h("td", { "data-title": fn.depth ? "" : this.data.states[at].title }, h("div", { class: "tc-map-window" }, h("div", { class: "tc-map-strip", role: "group", "aria-label": `${fn.name}, ${this.data.states[at].title}` }, ...this.strip(fn, at, row, column)))));
     const element = h("tr", {}, h("th", { scope: "row" }, around), ...cells);
     this.view.items.set(fn.ids[0] ?? `map ${row}`, element);
     return element;
@@ -166,15 +228,19 @@ class ProgramMap {
     return [0, ...widths.map((width) => (end += width))];
   }
 
-  /** What looks alike in a row, a break that is gone like what is before it. @param {State} state @param {number} from @param {number} to @returns {Run[]} */
-  runs(state, from, to) {
+  /**
+   * What looks alike in a row, a break that is gone like what is before it; a line with room for its code by itself.
+   * @param {State} state @param {number[]} edges @param {number} from @param {number} to @returns {Run[]}
+   */
+  runs(state, edges, from, to) {
+    const wide = (/** @type {number} */ at) => ((edges[at + 1] - edges[at]) / this.most) * this.width * this.zoom.scale >= ROOM_FOR_CODE;
     /** @type {Run[]} */
     const runs = [];
     for (let at = from; at < to; at++) {
       const look = state.cells[at];
       const last = runs.at(-1);
       const joins = last && last.look !== BREAK && last.look !== HIDDEN;
-      if (joins && (look === last.look || look === ABSENT)) last.to = at + 1;
+      if (joins && (look === ABSENT || (look === last.look && !wide(at)))) last.to = at + 1;
       else if (look !== ABSENT) runs.push({ look, from: at, to: at + 1 });
     }
     return runs;
@@ -184,7 +250,7 @@ class ProgramMap {
   strip(fn, number, row, column) {
     const edges = this.starts[number];
     const percent = (/** @type {number} */ amount) => `${(100 * amount) / this.most}%`;
-    return this.runs(this.data.states[number], fn.from, fn.to).map((run) => {
+    return this.runs(this.data.states[number], edges, fn.from, fn.to).map((run) => {
       const { look, from, to } = run;
       const words = this.runWords(run, number);
       const ids = this.idsOf(from, to);
@@ -192,13 +258,26 @@ class ProgramMap {
       const chosen = parts.length ? parts : ids;
       const style = { left: percent(edges[from]), width: percent(edges[to] - edges[from]) };
       const cost = look === BREAK && this.byTime ? this.data.cells[from].seconds : 0;
-      const element = h("button", { class: `tc-map-run ${LOOKS[look] ?? `tc-g${(look - GRAPHS) % COLOURS}`}`, type: "button", tabIndex: -1, title: words, "aria-label": words, style }, cost ? secondsInWords(cost) : "");
+      const element = h("button", { class: `tc-map-run ${LOOKS[look] ?? `tc-g${(look - GRAPHS) % COLOURS}`}`, type: "button", tabIndex: -1, title: words, "aria-label": words, style }, h("span", {}, cost ? secondsInWords(cost) : this.label(run, number)));
       element.addEventListener("click", (event) => this.view.callbacks.onSelect(chosen, event.ctrlKey || event.metaKey));
       element.addEventListener("pointerenter", () => this.view.callbacks.onHover(chosen));
-      element.addEventListener("focus", () => this.focused(element, chosen));
-      this.pieces.push({ element, ids, parts, column, row });
+      element.addEventListener("focus", () => {
+        this.focused(element, chosen);
+        this.zoom.reveal(edges[from] / this.most, edges[to] / this.most);
+      });
+      this.pieces.push({ element, ids, parts, column, row, from });
       return element;
     });
+  }
+
+  /** What is written on a run, as far as there is room: its code, or which graph it is. @param {Run} run @param {number} number of the state */
+  label({ look, from, to }, number) {
+    const cells = this.data.cells.slice(from, to);
+    const lines = cells.filter(({ gap }) => gap === undefined);
+    if (look === BREAK || look === HIDDEN) return /^`([^`]*)`/.exec(cells[0].gap ?? "")?.[1] ?? "";
+    if (lines.length === 1) return lines[0].code ?? "";
+    const graphs = [...new Set(lines.flatMap((cell) => cell.graphs ?? []))];
+    return look >= GRAPHS && !number ? graphs.join(", ") : "";
   }
 
   /** The entities of some cells. @param {number} from @param {number} to */
@@ -242,6 +321,7 @@ class ProgramMap {
   pressed(event) {
     const here = this.pieces.find(({ element }) => element === event.target);
     if (!here || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (this.zoom.pressed(event)) return event.preventDefault();
     const strip = this.pieces.filter(({ row, column }) => row === here.row && column === here.column);
     const all = this.pieces;
     /** @type {Record<string, () => ProgramMap["pieces"][0] | undefined>} */
@@ -254,7 +334,7 @@ class ProgramMap {
       End: () => strip.at(-1),
     };
     if (!(event.key in places)) return;
-    places[event.key]()?.element.focus();
+    places[event.key]()?.element.focus({ preventScroll: this.zoom.scale > 1 });
     event.preventDefault();
   }
 

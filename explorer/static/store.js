@@ -26,7 +26,7 @@ import { Rainbow } from "./rainbow.js";
  *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number, counts: {breaks: string, recompiles: string},
  *   kernels: {language: string, category: string, count: number, launches: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
- *   compare: [string, string] | null, first: string[], trees: string[],
+ *   compare: [string, string] | null, first: string[], embedded?: boolean, trees: string[],
  *   versus?: {names: [string, string], rows: [string, string, string][]} | null, landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
  *   spans: Record<string, [number, number, number, string, boolean][]>, heat?: import("./source_heat.js").Heat,
  *   calls: Record<string, Record<string, [string, number, number, string][]>>}} Manifest

@@ -28,7 +28,7 @@ import { VirtualRows } from "./virtual_rows.js";
  * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what
  * is chosen in a list: the text beside it goes there. `withTools` calls back once the late views are there.
  * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void,
- *   onChoose?: (ids: string[], add: boolean) => void, withTools: (then: () => void) => void, words?: () => import("./store.js").Words,
+ *   onChoose?: (ids: string[], add: boolean) => void, withTools: (then: () => void) => void, onState?: () => void, words?: () => import("./store.js").Words,
  *   actions: import("./inspector.js").Actions}} Callbacks
  */
 

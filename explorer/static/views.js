@@ -7,7 +7,7 @@ import { DocumentView } from "./document_view.js";
  * @typedef {{select: (primary: Set<string>, linked: Set<string>, reveal: boolean) => void,
  *   preview: (linked: Set<string>) => void, stepLinked: (direction: number) => [number, number],
  *   find: (query: string) => import("./search_bar.js").Found,
- *   stepHit: (direction: number) => import("./search_bar.js").Found, showRow?: (row: number) => void, focus: () => void, themeChanged: () => void,
+ *   stepHit: (direction: number) => import("./search_bar.js").Found, showRow?: (row: number) => void, state?: string, focus: () => void, themeChanged: () => void,
  *   destroy: () => void, text?: import("./text_view.js").TextView, legend?: HTMLElement[]}} View
  */
 
@@ -18,7 +18,8 @@ import { DocumentView } from "./document_view.js";
 
 /**
  * What else is there with the late views.
- * @type {{savePicture?: (picture: import("./picture.js").Picture, kind: "svg" | "png") => Promise<void>}}
+ * @type {{savePicture?: (picture: import("./picture.js").Picture, kind: "svg" | "png") => Promise<void>,
+ *   showKeys?: (root: HTMLElement) => void, present?: (explorer: import("./explorer.js").Explorer) => void}}
  */
 export const TOOLS = {};
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 from playwright.sync_api import Page, expect
@@ -51,3 +52,29 @@ def test_break_on_the_map_selects_its_card_and_line(open_page: OpenPage, page: P
     run.click()
     expect(run).to_have_attribute("aria-pressed", "true")
     wait_until(lambda: any("y = x.sin()" in line for line in view.marked(view.source)))
+
+
+def test_map_zooms_and_its_address_keeps_it(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mended())
+    first = view.stage.locator(".tc-map-strip").first
+    first.locator(".tc-map-run").first.focus()
+    for _ in range(4):
+        page.keyboard.press("+")
+    expect(first.locator(".tc-map-run").filter(has_text="for k in range(2):")).to_be_visible()
+    page.keyboard.press("End")
+    last = first.locator(".tc-map-run").last
+    expect(last).to_be_focused()
+    expect(last).to_be_in_viewport()
+    view.root.get_by_label("Colour by source line (r)").click()
+    slider = view.stage.get_by_role("slider", name="Fixes")
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page).to_have_url(
+        re.compile(r"frame_map:view@1l-[\d.]+-[\d.]+.*&colours=lines$|frame_map@1l-.*colours=lines$")
+    )
+    page.reload()
+    expect(slider).to_have_attribute("aria-valuetext", "1 of 2 fixes")
+    expect(view.root.get_by_label("Colour by source line (r)")).to_have_attribute("aria-pressed", "true")
+    expect(first.locator(".tc-map-run").filter(has_text="for k in range(2):")).to_be_visible()
+    view.stage.get_by_role("button", name="The whole program").click()
+    expect(first.locator(".tc-map-run").filter(has_text="for k in range(2):")).to_have_count(0)

@@ -109,6 +109,11 @@ def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.Monke
         (["model.py:f"], "f(x) can't be called with 0 inputs"),
         (["model.py:f", "--write"], "--write asks before it changes files, and there is nobody to ask here: add --yes"),
         (["model.py:f", "--sites-only", "--write", "--yes"], "--sites-only tries no fixes"),
+        (["model.py:f", "--fix", "1,a"], "'1,a' is no list of numbers, such as 1,3"),
+        (
+            ["model.py:f", "--input", "rand(4)", "--backend", "eager", "--fix", "2"],
+            "there is no site 2: they are 1 to 1",
+        ),
         (["model.py:f", "--patch", "fix.txt"], "'fix.txt' does not end in .patch or .diff"),
         (["model.py:f", "-o", "page.json"], "'page.json' does not end in .html"),
     ],

@@ -95,7 +95,7 @@ def test_each_state_is_a_capture() -> None:
     assert chart(loaded).data == chart(mended()).data
     without = mended().with_fields(xray=replace(xray, states=()))
     (state,) = chart(without).data["states"]
-    assert state["words"][-1] == "With the fixes it could not be captured."
+    assert state["words"][-1] == "This record has no capture of the program with fixes."
 
 
 def test_fix_lifts_only_the_loop_of_its_own_break() -> None:

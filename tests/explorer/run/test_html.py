@@ -7,13 +7,15 @@ import re
 import zlib
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import msgspec
+import pytest
 
 from compiler.record import Artifact, Record
 from explorer.run.compiling import KernelCompiler
 from explorer.run.frontend import page_script
-from explorer.run.page import page
+from explorer.run.page import page, stage_page
 from explorer.run.payload import Payload
 from tests.explorer.explored import mlp_record
 from tests.explorer.small_record import small_record
@@ -81,3 +83,19 @@ def test_page_without_javascript_says_so() -> None:
 
 def test_mlp_page_is_at_most_300_kb() -> None:
     assert len(page(mlp_record()).encode()) <= 300_000
+
+
+def test_page_of_one_stage_is_small_and_linked_to_its_source() -> None:
+    html = stage_page(mlp_record(), "kernels")
+    assert len(html.encode()) <= 300_000
+    parts = blocks(html)
+    manifest: Any = parts["", "manifest"]
+    assert [stage["name"] for stage in manifest["stages"]] == ["source", "kernels"]
+    named = {name for name, part in parts if part == "entities"}
+    entities: Any = [entity for name in named for entity in parts[name, "entities"]["entities"]]  # type: ignore[index]
+    known = {entity["id"] for entity in entities}
+    origins = {name for entity in entities for name in entity.get("origins", ())}
+    assert origins <= known
+    assert any(name.startswith("source") for name in origins)
+    with pytest.raises(KeyError, match="no artifact or stage 'kernel'"):
+        stage_page(mlp_record(), "kernel")

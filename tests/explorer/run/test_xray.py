@@ -54,7 +54,9 @@ class Decays(torch.nn.Module):
 
 def test_causes_of_recompilation_are_data_a_table_and_cards(tmp_path: Path) -> None:
     run = tcompile.explore(Decays(), calls=[(torch.ones(4),)] * 3, stages="captured")
+    assert run.compiler.makers["xray"].left(run.record) == 1
     found = run.xray().try_fixes()
+    assert run.compiler.makers["xray"].left(run.record) == 0
     (cause,) = found.causes
     assert (cause.kind, cause.span.code, cause.count) == (
         "module attribute",
