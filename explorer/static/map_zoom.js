@@ -60,8 +60,10 @@ export class MapZoom {
 
   /** @param {number} scale @param {number} left */
   set(scale, left) {
-    this.scale = scale;
-    this.left = Math.min(Math.max(left, 0), 1 - 1 / scale);
+    const before = [this.scale, this.left];
+    this.scale = Math.min(Math.max(scale, 1), MOST);
+    this.left = Math.min(Math.max(left, 0), 1 - 1 / this.scale);
+    if (before[0] === this.scale && before[1] === this.left) return;
     this.show();
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;

@@ -39,7 +39,7 @@ class ElementPainter {
     context.textBaseline = "middle";
     context.fillStyle = paper;
     context.fillRect(0, 0, root.scrollWidth + 2 * MARGIN, root.scrollHeight + 2 * MARGIN);
-    this.element(root, paper, { left: 0, top: 0, right: Infinity, bottom: Infinity });
+    this.element(root, paper, { left: -Infinity, top: 0, right: Infinity, bottom: Infinity });
   }
 
   /** @param {DOMRect} rect @returns {Box} in the picture */
@@ -52,12 +52,14 @@ class ElementPainter {
   element(element, under, around) {
     const style = getComputedStyle(element);
     if (style.display === "none" || style.visibility === "hidden" || element.matches(CONTROLS)) return;
-    const box = this.place(element.getBoundingClientRect());
+    const whole = this.place(element.getBoundingClientRect());
+    const box = { ...whole, left: Math.max(whole.left, around.left), right: Math.min(whole.right, around.right) };
+    if (box.left >= box.right && whole.left < whole.right) return;
     const ground = this.opaque(style.backgroundColor, under);
     if (ground !== under) this.fill(box, ground);
     if (style.backgroundImage !== "none") this.stripes(box, style, ground);
     this.borders(box, style, ground);
-    const clip = style.overflowX === "visible" ? around : { ...around, right: Math.min(around.right, box.right) };
+    const clip = style.overflowX === "visible" ? around : { ...around, left: box.left, right: box.right };
     for (const child of element.childNodes) {
       if (child instanceof Element) this.element(child, ground, clip);
       else if (child instanceof Text) this.text(child, style, this.opaque(style.color, ground), clip);
@@ -120,7 +122,7 @@ class ElementPainter {
       const box = this.place(range.getBoundingClientRect());
       const share = Math.min(1, (clip.right - box.left) / (box.right - box.left));
       const shown = share < 1 ? shortName(word, Math.max(Math.floor(word.length * share), 0)) : word;
-      if (!(share > 0) || (share < 1 && shown.length < 3)) continue;
+      if (!(share > 0) || box.left < clip.left - 1 || (share < 1 && shown.length < 3)) continue;
       context.font = `${fontWeight} ${fontSize} ${fontFamily}`;
       context.fillStyle = colour;
       context.fillText(shown, box.left, (box.top + box.bottom) / 2);

@@ -113,7 +113,7 @@ export class Pane {
     const alone = this.home ? this.artifact === manifest.home[0] : this.store.stage(this.stage)?.artifacts.length === 1;
     const [other, name] = this.mode === "diff" ? this.compared : ["", info && !alone ? this.artifact : this.stage];
     const mode = !info || other || this.mode === (info.opens || "text") ? "" : this.mode;
-    return { name, mode, other, state: this.view?.state ?? this.wantedState };
+    return { name, mode, other, state: (this.view && "state" in this.view ? this.view.state : "") || this.wantedState };
   }
 
   /** Show what an address names. @param {import("./history.js").Shown} shown */

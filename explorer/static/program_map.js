@@ -95,12 +95,14 @@ class ProgramMap {
     this.closed = new Set(data.functions.filter(({ open }) => !open));
     /** What can be chosen, and the entities that light it up. @type {{element: HTMLElement, ids: string[], parts: string[], column: number, row: number, from: number}[]} */
     this.pieces = [];
+    this.isDrawing = false;
     this.tools = h("div", { class: "tc-map-tools" });
     this.words = h("div", { class: "tc-map-words", role: "status" });
     this.table = h("table", { class: "tc-map-table", "aria-label": "Map of the program: the functions and their lines" });
     this.table.addEventListener("keydown", (event) => this.pressed(event));
     this.zoom = new MapZoom(this.table, () => this.changed());
     this.root = h("div", { class: data.states.length > 1 ? "tc-map" : "tc-map tc-map-single" }, this.tools, this.words, this.zoom.bar, this.table);
+    /** What it opens as. @type {string} */
     this.began = "";
     this.drawTools();
     this.draw();
@@ -116,6 +118,7 @@ class ProgramMap {
 
   // Where the reader is
 
+  /** @returns {string} */
   get state() {
     const { scale, left } = this.zoom;
     const zoomed = scale > 1 ? `-${scale.toFixed(2)}-${left.toFixed(4)}` : "";
@@ -130,9 +133,7 @@ class ProgramMap {
     if (at < 0) return;
     this.at = at;
     this.byTime = unit === "t" && this.data.timed;
-    this.zoom.scale = Number(scale) || 1;
-    this.zoom.zoom(1, 0);
-    this.zoom.panTo(Number(left) || 0);
+    this.zoom.set(Number(scale) || 1, Number(left) || 0);
     this.drawTools();
     this.draw();
   }
@@ -189,7 +190,10 @@ class ProgramMap {
     this.words.replaceChildren(...said);
     if (this.pieces.length) this.pieces[0].element.tabIndex = 0;
     this.view.mark();
-    if (from !== undefined) this.pieces.findLast((piece) => piece.column === column && piece.row === row && piece.from <= from)?.element.focus({ preventScroll: true });
+    if (from === undefined) return;
+    this.isDrawing = true; // the place that the reader has gone to stays in sight
+    this.pieces.findLast((piece) => piece.column === column && piece.row === row && piece.from <= from)?.element.focus({ preventScroll: true });
+    this.isDrawing = false;
   }
 
   /** Whether all functions around one are open. @param {Fn} fn */
@@ -263,7 +267,7 @@ class ProgramMap {
       element.addEventListener("pointerenter", () => this.view.callbacks.onHover(chosen));
       element.addEventListener("focus", () => {
         this.focused(element, chosen);
-        this.zoom.reveal(edges[from] / this.most, edges[to] / this.most);
+        if (!this.isDrawing) this.zoom.reveal(edges[from] / this.most, edges[to] / this.most);
       });
       this.pieces.push({ element, ids, parts, column, row, from });
       return element;

@@ -510,6 +510,7 @@ export class TextView {
   }
 
   themeChanged() {
+    this.rows.measure();
     this.drawRuler();
   }
 

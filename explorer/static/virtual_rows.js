@@ -57,12 +57,14 @@ export class VirtualRows {
   measure() {
     if (paper.matches) return;
     if (!this.scroller.clientHeight) this.away = true;
-    this.height = parseFloat(getComputedStyle(this.content).lineHeight) || this.height;
+    const { height } = this;
+    this.height = parseFloat(getComputedStyle(this.content).lineHeight) || height;
+    if (this.height !== height) for (const [index, row] of this.live) row.style.top = `${index * this.height}px`;
     this.content.style.height = `${this.count * this.height}px`;
     if (this.away && this.scroller.clientHeight) {
       this.scroller.scrollTop = this.top;
       this.away = false;
-    }
+    } else if (this.height !== height) this.scroller.scrollTop *= this.height / height;
     this.draw();
   }
 
