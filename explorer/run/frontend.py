@@ -24,6 +24,7 @@ _IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILI
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
 _NAME = re.compile(r"\w+")
 _COMMENT = re.compile(r"^[ \t]*//[^\n]*\n|/\*\*.*?\*/[ \t]?", re.MULTILINE | re.DOTALL)
+_STYLE_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _INDENT_OR_BLANK = re.compile(r"(?<=\n)\s+")
 _EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
 
@@ -123,10 +124,11 @@ LAST_STYLE = "media.css"
 
 @cache
 def css() -> str:
-    """The explorer's style sheets joined: the base ones first, the one for print last."""
+    """The explorer's style sheets without comments and indentation: the base ones first, the one for print last."""
     names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
     views = sorted(names.difference(BASE_STYLES, OWN_STYLES, [LAST_STYLE]))
-    return "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
+    joined = "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
+    return _INDENT_OR_BLANK.sub("", _STYLE_COMMENT.sub("", joined))
 
 
 def static_text(name: str) -> str:

@@ -24,7 +24,7 @@ def test_map_opens_first_and_shows_fixes_one_by_one(open_page: OpenPage, page: P
     page.keyboard.press("ArrowLeft")
     expect(slider).to_have_attribute("aria-valuetext", "1 of 2 fixes")
     expect(after.locator(".tc-map-break")).to_have_count(1)
-    expect(view.stage.locator(".tc-map-words")).to_contain_text("this state was not captured")
+    expect(view.stage.locator(".tc-map-words")).to_contain_text("1 of 2 fixes: 1 graph, 1 break,")
 
 
 def test_map_is_saved_as_a_picture(open_page: OpenPage, page: Page) -> None:

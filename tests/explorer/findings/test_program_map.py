@@ -90,7 +90,7 @@ def test_each_state_is_a_capture() -> None:
     broken = {found.line for found in xray.states[0].breaks}
     assert broken == {site.line for site in xray.sites if "item" in site.span.code}
     words = [state["words"][0] for state in chart(mended()).data["states"]]
-    assert ["2 breaks" in words[0], "1 break," in words[1], "0 breaks" in words[2]] == [True] * 3
+    assert ["3 breaks at 2 places" in words[0], "1 break," in words[1], "0 breaks" in words[2]] == [True] * 3
     loaded = Record.from_json(mended().to_json())
     assert chart(loaded).data == chart(mended()).data
     without = mended().with_fields(xray=replace(xray, states=()))
@@ -109,7 +109,7 @@ def test_fix_lifts_only_the_loop_of_its_own_break() -> None:
 def test_untried_fixes_are_no_states() -> None:
     xray = mended().xray
     assert xray is not None
-    record = mended().with_fields(xray=replace(xray, fixes=(), left=None))
+    record = mended().with_fields(xray=replace(xray, fixes=(), left=None, states=()))
     (state,) = chart(record).data["states"]
     assert state["words"][-1] == "`run.xray().try_fixes()` adds the program with fixes."
 

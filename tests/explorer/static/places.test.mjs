@@ -7,10 +7,10 @@ import { History } from "../../../explorer/static/history.js";
 import { addressOf, placeOf } from "../../../explorer/static/places.js";
 
 const BREAKS = ["breaks.a", "breaks.b", "breaks.c"];
-const shown = (name, mode = "", other = "") => ({ name, mode, other });
+const shown = (name, mode = "", other = "", state = "") => ({ name, mode, other, state });
 
 test("an address names a break by its number, and panes by stage", () => {
-  const place = { panes: [shown("source"), shown("breaks")], select: ["breaks.c"], find: "" };
+  const place = { panes: [shown("source"), shown("breaks")], select: ["breaks.c"], find: "", colours: false };
   assert.equal(addressOf(place, BREAKS), "break=3&panes=source,breaks");
   assert.deepEqual(placeOf("break=3&panes=source,breaks", BREAKS), place);
 });
@@ -18,18 +18,24 @@ test("an address names a break by its number, and panes by stage", () => {
 test("every name comes back from an address", () => {
   const names = ["kernels[0/0 forward]", "source[C:\\a,b&c=d#e~f.py]", "x[é 100%+\"<`>]"];
   for (const name of names) {
-    const place = { panes: [shown(name, "graph"), shown(name, "", names[0])], select: [name, "b"], find: name };
+    const place = { panes: [shown(name, "graph"), shown(name, "", names[0])], select: [name, "b"], find: name, colours: true };
     assert.deepEqual(placeOf(addressOf(place, BREAKS), BREAKS), place);
   }
   assert.match(addressOf({ panes: [shown(names[0])], select: [], find: "" }, []), /^panes=kernels\[0\/0%20forward\]$/);
 });
 
 test("a stage alone is an address", () => {
-  assert.deepEqual(placeOf("kernels", []), { panes: [shown("kernels")], select: [], find: "" });
+  assert.deepEqual(placeOf("kernels", []), { panes: [shown("kernels")], select: [], find: "", colours: false });
+});
+
+test("an address keeps the state of a view", () => {
+  const place = { panes: [shown("frame_map", "view", "", "2l-4.50-0.1000")], select: [], find: "", colours: false };
+  assert.equal(addressOf(place, []), "panes=frame_map:view@2l-4.50-0.1000");
+  assert.deepEqual(placeOf(addressOf(place, []), []), place);
 });
 
 test("an address that cannot be read is none", () => {
-  for (const bad of ["%E0%A4", "break=9", "break=x", "a=b=c", "panes=,", "panes=:graph", "other=1", `panes=${"a,".repeat(9)}b`]) {
+  for (const bad of ["%E0%A4", "break=9", "break=x", "a=b=c", "panes=,", "panes=:graph", "other=1", "colours=all", "panes=map@<b>", `panes=${"a,".repeat(9)}b`]) {
     assert.equal(placeOf(bad, BREAKS), null, bad);
   }
 });
