@@ -156,7 +156,7 @@ def test_graph_without_gradients_has_no_joint_state() -> None:
     assert [state.key for state in morph.states] == ["eager", "cut", "decomposed", "fused"]
     assert [node.title for node in morph.states[0].nodes if node.kind == "op"] == ["sin", "add"]
     assert "nothing to cut" in str(morph)
-    with pytest.raises(ValueError, match="no graph '7/0' in this run; it has: ./0, ./0"):
+    with pytest.raises(ValueError, match=r"no graph '7/0' in this run; it has: ./0, ./0"):
         Morph(broken_record(), "7/0")
 
 
