@@ -113,10 +113,11 @@ export class MapZoom {
     window.addEventListener("pointercancel", end, { signal });
   }
 
-  /** @param {KeyboardEvent} event @returns {boolean} whether the key is one of the map's */
-  pressed({ key }) {
+  /** @param {KeyboardEvent} event @param {number} place share of a strip to zoom at @returns {boolean} whether the key is one of the map's */
+  pressed({ key }, place) {
+    const at = Math.min(Math.max((place - this.left) * this.scale, 0), 1);
     /** @type {Record<string, () => void>} */
-    const keys = { "+": () => this.zoom(STEP), "=": () => this.zoom(STEP), "-": () => this.zoom(1 / STEP), f: () => this.fit() };
+    const keys = { "+": () => this.zoom(STEP, at), "=": () => this.zoom(STEP, at), "-": () => this.zoom(1 / STEP, at), f: () => this.fit() };
     keys[key]?.();
     return key in keys;
   }

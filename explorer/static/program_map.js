@@ -325,7 +325,8 @@ class ProgramMap {
   pressed(event) {
     const here = this.pieces.find(({ element }) => element === event.target);
     if (!here || event.altKey || event.ctrlKey || event.metaKey) return;
-    if (this.zoom.pressed(event)) return event.preventDefault();
+    const edges = this.starts[this.columns[here.column]];
+    if (this.zoom.pressed(event, edges[here.from] / this.most)) return event.preventDefault();
     const strip = this.pieces.filter(({ row, column }) => row === here.row && column === here.column);
     const all = this.pieces;
     /** @type {Record<string, () => ProgramMap["pieces"][0] | undefined>} */
