@@ -35,7 +35,7 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
     else:
         effect = f"{pluralize(first.nodes[0], 'op')} before it and {first.nodes[1]} after are compiled apart"
     found = f"{(first.what or first.kind).rstrip('.')} ({place}): {effect}."
-    edits = (item for item in first.suggestions if item.rewrite or item.settings)
+    edits = (item for item in first.suggestions if item.can_be_applied)
     suggestion = next(edits, first.suggestions[0] if first.suggestions else None)
     text = "torch's own words say what it could not read."
     if suggestion is not None:

@@ -64,7 +64,7 @@ class Change:
     @property
     def can_be_tried(self) -> bool:
         """Whether the change can be applied to a call automatically."""
-        own = self.suggestion is not None and bool(self.suggestion.rewrite or self.suggestion.settings)
+        own = self.suggestion is not None and self.suggestion.can_be_applied
         return bool(self.options or self.settings or self.autocast or self.regions or self.eager or own)
 
 

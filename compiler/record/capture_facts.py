@@ -81,6 +81,11 @@ class Suggestion:
     caveat: str = ""
     definitions: tuple[str, ...] = ()
 
+    @property
+    def can_be_applied(self) -> bool:
+        """Whether the suggestion is more than words: a rewrite or settings."""
+        return bool(self.rewrite or self.settings)
+
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:

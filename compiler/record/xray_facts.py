@@ -25,8 +25,9 @@ class Site:
     the origins of the names in the expression. `kind` and `reason` are torch's words, `what` is one plain sentence.
 
     `as_it_is` is True if TorchDynamo reported the break in the unchanged program; otherwise, `behind` is the id of the
-    site that hid it. `passed` is False if only the exploration reached the site. `note` is a remark, such as the
-    replaced expression, or "". `report` is the text of an issue for the authors of an installed package, or "".
+    site that hid it. `passed` is False if the search ended at the site, or if only the exploration reached it. `note`
+    is a remark, such as the replaced expression, or "". `report` is the text of an issue for the authors of an
+    installed package, or "".
     """
 
     id: str

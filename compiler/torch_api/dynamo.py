@@ -16,7 +16,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType
@@ -90,6 +90,7 @@ class BreakFacts:
     `stack` holds the user's frames, outermost first. `places` are the places of the instructions in these frames.
     `consequence` is the kind of a second break that this one caused, or "".
     `goes_on` is False if the rest of the function runs as plain Python. `raises` is True if torch.compile raises.
+    `skips` is True if torch skips the whole frame, which its log tells in other words than a graph break.
     """
 
     kind: str
@@ -100,6 +101,7 @@ class BreakFacts:
     consequence: str = ""
     goes_on: bool = True
     raises: bool = False
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,7 @@ class Observation:
         except BaseException as error:
             broken = _unlogged_break(error)
             if broken is not None:
-                self.observer.on_break(key, _break_facts(str(broken), broken))
+                self.observer.on_break(key, replace(_break_facts(str(broken), broken), skips=True))
             self.observer.on_frame_end(key, error)
             raise
         self.observer.on_frame_end(key, None)

@@ -17,16 +17,17 @@ from typing import Any
 
 import torch
 
-from compiler.advise.trial import Result, agreement, results_of
 from compiler.calls.call import Call
+from compiler.calls.state import roots_of
 from compiler.capture.recompile_advice import DUCK, UNSPECIALIZED
 from compiler.record import Cause, CauseFix, Suggestion
-from compiler.torch_api import apart, dynamo
+from compiler.torch_api import apart
 from compiler.torch_api.marks import mark_size, preserve_marks
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.xray.assignments import Source, Step, source_of_file
 from compiler.xray.causes import CAPTURE, CauseSearch
-from compiler.xray.outside import STOPS, Heard, unheard
-from compiler.xray.owners import Source, Step, source_of_file
+from compiler.xray.fixes import SEEDS
+from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.search import Bench, repeatable, restore_before
 from compiler.xray.substitution import Change, Edit, Program
 
@@ -107,14 +108,13 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Outcome of repeating all calls: results by call, output, numbers of compilations. `raised` is an error or ""."""
+class Replay:
+    """The outcome of repeating all calls, and the numbers of compilations, recompilations and graph breaks."""
 
-    results: tuple[tuple[Result, ...], ...] = ()
-    said: tuple[tuple[str, str], ...] = ()
-    compilations: int = 0
-    recompilations: int = 0
-    raised: str = ""
+    outcome: Outcome
+    compilations: int
+    recompilations: int
+    breaks: int
 
 
 @dataclass
@@ -123,6 +123,7 @@ class CauseTrials:
 
     found: CauseSearch
     _chosen: dict[str, Candidate] = field(default_factory=dict)
+    _replays: dict[tuple[Candidate, int | None], Replay] = field(default_factory=dict)
 
     @functools.cached_property
     def _objects(self) -> list[Any]:
@@ -158,7 +159,6 @@ class CauseTrials:
         Only changes that can be written to the user's files, and that still work with the others, are added.
         """
         whole, added = Candidate("", other=change), list[str]()
-        outcome = self._outcome(whole)
         for identity, candidate in self._chosen.items():
             if not candidate.is_of_source or not self._change(whole).fits(self._change(candidate)):
                 continue
@@ -168,27 +168,37 @@ class CauseTrials:
                 attributes=(*whole.attributes, *candidate.attributes),
                 edits=(*whole.edits, *candidate.edits),
             )
-            after = self._outcome(more)
-            if after.raised == outcome.raised and not _difference(outcome, after):
-                whole, outcome = more, after
+            breaks = self._replay(more).breaks - self._replay(whole).breaks
+            if breaks <= 0 and not self._difference(whole, more):
+                whole = more
                 added.append(identity)
         return self._change(whole), added
 
-    @functools.cached_property
-    def _unchanged(self) -> Outcome:
-        """The outcome of the calls without a change."""
-        return self._outcome(Candidate(""))
+    def _difference(self, first: Candidate, second: Candidate) -> str:
+        """The difference that replacing one change by another makes in the outcome of all calls; "" if there is none.
+
+        If the second one changes code or arguments, they are also compared on random inputs.
+        """
+        is_rewritten = bool(second.edits or second.attributes or second.tensors)
+        for seed in (None, *range(SEEDS if is_rewritten else 0)):
+            before, after = (self._replay(each, seed).outcome for each in (first, second))
+            before = _with_tensors(before, after, second.attributes)
+            words = compare_outcomes(before, before, after)
+            if any(words):
+                again = self._replay_again(first, seed).outcome
+                words = compare_outcomes(before, _with_tensors(again, after, second.attributes), after)
+            if any(words):
+                return " ".join(filter(None, ("" if seed is None else "on other inputs,", *words)))
+        return ""
 
     def _try(self, cause: Cause, candidate: Candidate) -> CauseFix:
-        before, after = self._unchanged, self._outcome(candidate)
+        before, after = self._replay(Candidate("")), self._replay(candidate)
         counts = {"before": before.compilations, "after": after.compilations} if cause.as_it_is else {}
         told = CauseFix("no fix known", candidate.text, "", candidate.code, candidate.edits, **counts)
-        if after.raised != before.raised:
-            return replace(
-                told, words=f"with it the calls raise {after.raised or 'nothing, where they raised'}", after=None
-            )
-        if words := _difference(before, after):
-            return replace(told, words=words)
+        if words := self._difference(Candidate(""), candidate):
+            return replace(told, words=words, after=None if after.outcome.raised else told.after)
+        if after.breaks > before.breaks:
+            return replace(told, words=f"with it the graph breaks {after.breaks} times, {before.breaks} without")
         mine, others = self._count_left(cause, candidate)
         if mine:
             return replace(told, words=f"{mine} of {cause.count} recompilations remain with it")
@@ -232,10 +242,16 @@ class CauseTrials:
         edits = [Edit(path(each.file), each.line, each.end_line, each.rewrite) for each in candidate.edits]
         return candidate.other + Change(tuple(edits), candidate.settings)
 
-    def _outcome(self, candidate: Candidate) -> Outcome:
-        """Repeat all calls with a change, compiled by torch.compile without an exploration."""
-        calls, heard, results = self.found.calls, Heard(), list[tuple[Result, ...]]()
-        change, search = self._change(candidate), self.found.search
+    def _replay(self, candidate: Candidate, seed: int | None = None) -> Replay:
+        """The first replay of all calls with a change."""
+        key = candidate, seed
+        if key not in self._replays:
+            self._replays[key] = self._replay_again(candidate, seed)
+        return self._replays[key]
+
+    def _replay_again(self, candidate: Candidate, seed: int | None = None) -> Replay:
+        """Repeat all calls with a change, compiled without an exploration; with a seed, eagerly on random inputs."""
+        calls, search, change = self.found.calls, self.found.search, self._change(candidate)
         with ExitStack() as stack:
             stack.enter_context(preserve_marks(self._tensors()))
             restore = stack.enter_context(repeatable(*calls))
@@ -244,20 +260,21 @@ class CauseTrials:
             stack.enter_context(Program(search.functions, {}, change.edits, change.definitions).with_stand_ins({}))
             restore()
             dynamic = candidate.dynamic if candidate.dynamic is not None else search.record.options.dynamic
-            function = Bench(calls[0], restore).function
-            compiled = dynamo.compile_function(
-                function, dynamo.named_backend("eager"), dynamic=dynamic, fullgraph=False
-            )
-            try:
-                for number, call in enumerate(calls):
-                    restore_before(call)
-                    args, kwargs = self._prepare(candidate, call, number)
-                    with Bench(call, restore, search.limit).in_its_modes(), unheard(heard):
-                        results.append(tuple(results_of(compiled(*args, **kwargs), ())))
-            except STOPS as error:
-                raised = f"{type(error).__name__}: {error}".splitlines()[0]
-                return Outcome(tuple(results), tuple(heard.said), counter.compilations, counter.recompilations, raised)
-        return Outcome(tuple(results), tuple(heard.said), counter.compilations, counter.recompilations)
+            first = Bench(calls[0], restore)
+            run = first.compiled(dynamic) if seed is None else first.function
+
+            def make(call: Call, number: int) -> Any:
+                bench = Bench(call, restore, search.limit)
+                restore_before(call)
+                bench.draw_inputs(None if seed is None else seed + number)
+                args, kwargs = self._prepare(candidate, call, number)
+                with bench.in_its_modes():
+                    return run(*args, **kwargs)
+
+            made = [functools.partial(make, call, number) for number, call in enumerate(calls)]
+            roots = [root for call in calls for root in roots_of(call.fn, call.args, call.kwargs)]
+            outcome = run_and_hear(made, roots)
+        return Replay(outcome, counter.compilations, counter.recompilations, counter.breaks)
 
     def _prepare(self, candidate: Candidate, call: Call, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Apply a change to the objects and the arguments of a call, given with its index; return args and kwargs."""
@@ -396,13 +413,16 @@ def _is_kind(cause: Cause, kind: str) -> bool:
     return kind == cause.kind or kind in families.get(cause.kind, ())
 
 
-def _difference(before: Outcome, after: Outcome) -> str:
-    """The difference in results or output; "" if there is none."""
-    for number, (old, new) in enumerate(zip(before.results, after.results, strict=True), 1):
-        verdict, words = agreement(old, new)
-        if verdict == "differs":
-            return f"in call {number}, {words}"
-    return "" if before.said == after.said else "it prints, logs or warns of something else"
+def _with_tensors(before: Outcome, after: Outcome, attributes: Sequence[str]) -> Outcome:
+    """The outcome with tensors in place of the numbers in `attributes`, where a change has made them tensors."""
+    held = {
+        name: torch.tensor(value)
+        for name, value in before.held.items()
+        if name.rpartition(".")[2] in attributes
+        and type(value) in (int, float)
+        and isinstance(after.held.get(name), torch.Tensor)
+    }
+    return replace(before, held={**before.held, **held}) if held else before
 
 
 def _unknown(cause: Cause) -> CauseFix:

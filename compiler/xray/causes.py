@@ -23,10 +23,10 @@ from compiler.capture.guard_words import UNNAMED
 from compiler.capture.sources import is_installed
 from compiler.record import Cause, Frame, GuardFailure, Recompile, Record, Span, ValueOrigin
 from compiler.record.options import Options
-from compiler.torch_api.traced_lines import Place
+from compiler.xray.assignments import Source, Step, place_of, source_of_file
 from compiler.xray.changing_values import Kinds
 from compiler.xray.outside import STOPS, OutsideError, inside_the_process, unheard
-from compiler.xray.owners import CallSite, Source, Step, Walk, call_to, global_owner, source_of_file
+from compiler.xray.owners import CallSite, Walk, call_to, global_owner
 from compiler.xray.search import Bench, Search, repeatable, restore_before
 from compiler.xray.substitution import PREFIX, Change, Noted, Program, StandIn
 
@@ -244,7 +244,7 @@ class _Collection:
     def causes(self) -> tuple[tuple[Cause, ...], dict[str, Step]]:
         """All causes, and their owners by id of the cause."""
         self._merge_into_shapes()
-        named = {f"cause[{n}]": group for n, group in enumerate(self.groups.values())}
+        named = {f"cause[{n}]": group for n, group in enumerate(self.groups.values(), 1)}
         causes = tuple(self._cause(name, group, family) for (name, group), (_, family) in
                        zip(named.items(), self.groups, strict=True))  # fmt: skip
         return causes, {name: group.step for name, group in named.items()}
@@ -297,19 +297,6 @@ def _is_within(inner: Span, outer: Span) -> bool:
         return False
     return (outer.line, outer.column) <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= (
         outer.end_line, outer.end_column)  # fmt: skip
-
-
-def place_of(step: Step) -> Place:
-    """Place of a step's node; for a loop or a `with`, of its header."""
-    node, source = step.node, source_of_file(step.file)
-    function = source.function(node) if source else None
-    name = getattr(function, "name", "<module>") if function is not None else "<module>"
-    end: ast.expr | ast.stmt | ast.arg = node
-    if isinstance(node, ast.For | ast.AsyncFor):
-        end = node.iter
-    elif isinstance(node, ast.With | ast.AsyncWith):
-        end = node.items[-1].optional_vars or node.items[-1].context_expr
-    return Place(step.file, name, node.lineno, end.end_lineno, node.col_offset, end.end_col_offset)
 
 
 class _Attribution:

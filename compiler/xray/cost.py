@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 
 from torch.fx import GraphModule
 
+from compiler.capture.sources import is_installed
 from compiler.record import ProgramCost
 from compiler.torch_api import dynamo
 from compiler.torch_api.compilations import CompileKey
@@ -16,7 +17,7 @@ from compiler.torch_api.ddp_buckets import Bucket
 from compiler.torch_api.guards import GuardTree
 from compiler.torch_api.patching import Function, call_instead, replace_attribute
 from compiler.xray.outside import STOPS, inside_the_process
-from compiler.xray.search import Bench, Search, repeatable
+from compiler.xray.search import Bench, Search, repeatable, restore_before
 from compiler.xray.substitution import Change, Program
 
 
@@ -29,9 +30,14 @@ class _Counter(dynamo.BreakCounter):
         self.lines: set[tuple[str, int | None]] = set()
 
     def on_break(self, _key: CompileKey, facts: dynamo.BreakFacts) -> None:
-        """Count the line of a break once, as torch's log does."""
+        """Count the line of a break once, as torch's log does.
+
+        The log tells of a skipped frame too; in a library, it is a function of its own that has no graph to break.
+        """
         frame = facts.stack[-1] if facts.stack else None
-        self.lines.add((frame.filename, frame.lineno) if frame else ("", None))
+        file, line = (frame.filename, frame.lineno) if frame else ("", None)
+        if not (facts.skips and is_installed(file)):
+            self.lines.add((file, line))
 
     def on_graph(self, key: CompileKey, module: GraphModule, run: Function, bucket: Bucket | None) -> Function:
         """Count a graph and its operations."""
@@ -68,12 +74,14 @@ def cost_of(search: Search, change: Change) -> ProgramCost | None:
         stack.enter_context(dynamo.observe(counter))
         stack.enter_context(program.with_stand_ins({}))
         stack.enter_context(change.apply_settings())
-        for call in (search.call, *search.call.later):
+        calls = (search.call, *search.call.later)
+        compiled = Bench(search.call, lambda: None).compiled()
+        restore = stack.enter_context(repeatable(*calls))
+        for call in calls:
             try:
-                with repeatable(call) as restore, _silent():
-                    bench = Bench(call, restore, search.limit)
-                    with bench.in_its_modes():
-                        bench.call_once(compiled=True)
+                restore_before(call)
+                with _silent(), Bench(call, restore, search.limit).in_its_modes():
+                    compiled(*call.args, **call.kwargs)
             except STOPS:
                 return None
     return ProgramCost(counter.graphs, len(counter.lines), counter.operations, counter.guards)

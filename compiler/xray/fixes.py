@@ -1,35 +1,26 @@
 """Try fixes: apply an edit, capture and run again, and compare results and side effects of the call.
 
 A fix is first tried alone, with values in place of all other sites, to see whether the break is gone and whether
-another break appears. Then the edited program is run eagerly and compiled. Results and gradients are compared by the
-numerics policy; output, logs, warnings, and the contents of the user's objects are compared too.
+another break appears. Then the edited program is run eagerly and compiled, and the outcomes are compared.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-from compiler.advise.trial import Result, agreement, results_of
-from compiler.calls.state import State
 from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.capture.suggestions.values import NAN_CHECK
-from compiler.numerics.policy.judge import judge
 from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, XRay
 from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
-from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.cost import cost_of
 from compiler.xray.operators import CLOCK, operator_suggestions
-from compiler.xray.outside import STOPS, Heard, unheard
+from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.search import Bench, Search, edit_of, repeatable
 from compiler.xray.substitution import Change, Definition, Noted, Program, Spot
 
@@ -37,23 +28,8 @@ SEEDS = 3
 """Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
 MOST_MOVES = 2
 """Maximum number of further suggestions that are added to a fix, as long as each only moves the break."""
-_NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _WORKING = ("verified", "changes when a side effect happens")
 _WORST = (*_WORKING, "moves the break", "no fix known")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Results and side effects of a call.
-
-    `results` includes gradients. `said` is the output, as pairs of kind and text. `held` are the contents of the user's
-    objects by name. `raised` describes the exception, "" if there was none.
-    """
-
-    results: Sequence[Result] = ()
-    said: tuple[tuple[str, str], ...] = ()
-    held: Mapping[str, Any] = field(default_factory=dict)
-    raised: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,18 +69,23 @@ class Trials:
             fixes = [self._best(site) for site in self.search.sites]
             self.search.hear("trying the fixes together")
             tried = self._combine(fixes)
-        return self._with_costs(tried)
+        return self.with_cost(self._with_cost_of_each(tried))
 
-    def _with_costs(self, tried: Tried) -> Tried:
-        """Add the cost of the unchanged program, with each working fix, and with all fixes that work together."""
+    def with_cost(self, tried: Tried, added: Change | None = None) -> Tried:
+        """Count what a change costs and which sites it leaves; `added` is a change to add to it."""
+        if added is not None and added != tried.change:
+            tried = replace(tried, change=added, left=self.search.sites_after(added))
+        before = tried.cost or cost_of(self.search, Change())
+        after = cost_of(self.search, tried.change) if tried.change != Change() else before
+        return replace(tried, cost=before, cost_after=after)
+
+    def _with_cost_of_each(self, tried: Tried) -> Tried:
+        """Add the cost of the program with each working fix alone."""
         costs: dict[tuple[Suggestion, ...], ProgramCost | None] = {}
         for fix in tried.fixes:
             if fix.state in _WORKING and fix.suggestions not in costs:
                 costs[fix.suggestions] = cost_of(self.search, self._sum([fix]))
-        fixes = tuple(replace(fix, cost=costs.get(fix.suggestions)) for fix in tried.fixes)
-        before = cost_of(self.search, Change())
-        after = cost_of(self.search, tried.change) if tried.change != Change() else before
-        return replace(tried, fixes=fixes, cost=before, cost_after=after)
+        return replace(tried, fixes=tuple(replace(fix, cost=costs.get(fix.suggestions)) for fix in tried.fixes))
 
     def _combine(self, fixes: Sequence[Fix]) -> Tried:
         """Combine the fixes that work: all at once or, if that leaves some of their sites, setting by setting.
@@ -329,32 +310,28 @@ class Trial:
         return why, when
 
     def _outcome(self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None) -> Outcome:
-        """Run the call with a change. Gradients are those of the sum of all differentiable results."""
-        bench, heard, state, noted = self.bench, Heard(), State.of(self.bench.roots), Noted()
-        left_out = frozenset(self.search.left_out)
+        """Run the call with a change."""
+        bench, noted, left_out = self.bench, Noted(), frozenset(self.search.left_out)
         self._moved = self._moved if change.edits else {}
         program = self._program(change, mended)
+
+        def call() -> Any:
+            with bench.in_its_modes():
+                return bench.call_once(compiled=compiled)
+
         try:
             with change.apply_settings():
                 bench.run_noting(program, noted, left_out, seed)
-            with ExitStack() as stack:
-                stack.enter_context(program.with_stand_ins(noted.stand_ins(), left_out))
-                stack.enter_context(change.apply_settings())
-                stack.enter_context(bench.in_its_modes())
-                stack.enter_context(unheard(heard))
-                bench.draw_inputs(seed)
-                value = bench.call_once(compiled=compiled)
-                results = results_of(value, _gradients(value, state))
-            return Outcome(results, tuple(heard.said), State.of(bench.roots).values())
-        except STOPS as error:
-            return Outcome(said=tuple(heard.said), raised=f"{type(error).__name__}: {error}")
+                with program.with_stand_ins(noted.stand_ins(), left_out):
+                    bench.draw_inputs(seed)
+                    return run_and_hear([call], bench.roots)
         finally:
             bench.restore()
 
 
 def _order(fix: Fix) -> tuple[int, bool]:
     """Sorting key of fixes, the best first; with equal states, a change that was tried comes before mere advice."""
-    is_words = fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings)
+    is_words = fix.suggestion is None or not fix.suggestion.can_be_applied
     return _WORST.index(fix.state), is_words
 
 
@@ -377,93 +354,6 @@ def _moved_fix(site: Site, suggestion: Suggestion, span: Span, kind: str) -> Fix
     if (span.file, span.line) == (site.file, site.line):
         return Fix(site.id, suggestion, "no fix known", f"the line still breaks: {kind}", span)
     return Fix(site.id, suggestion, "moves the break", f"line {span.line} breaks then: {kind}", span)
-
-
-def compare_outcomes(first: Outcome, second: Outcome, mine: Outcome) -> tuple[str, str]:
-    """The difference in results or side effects of a changed call `mine`, and a difference in the order of output only.
-
-    Each is "" if there is none. `first` and `second` are two runs of the unchanged call; differences between these two
-    are ignored.
-    """
-    if mine.raised != first.raised:
-        return f"the call raises {mine.raised or 'nothing, where it raised'}".splitlines()[0], ""
-    verdict, words = agreement(first.results, mine.results)
-    if verdict == "differs" and agreement(first.results, second.results)[0] != "differs":
-        return words, ""
-    if held := next(iter(_differences_held(first.held, second.held, mine.held)), ""):
-        return held, ""
-    said, mine_said = (_mask_numbers(first.said, second.said, each.said) for each in (first, mine))
-    if said == mine_said:
-        return "", ""
-    if first.said != second.said:
-        said, mine_said = _mask_all_numbers(first.said), _mask_all_numbers(mine.said)
-    if said != mine_said and sorted(_lines(said)) == sorted(_lines(mine_said)):
-        return "", "what it prints, logs and warns of comes in another order"
-    return "it prints, logs or warns of something else", ""
-
-
-def run_and_hear(call: Callable[[], Any], roots: Sequence[tuple[str, Any]]) -> Outcome:
-    """Run a call and return its results, gradients, output, and the contents of the objects in `roots`."""
-    heard, state = Heard(), State.of(roots)
-    with unheard(heard):
-        value = call()
-        results = results_of(value, _gradients(value, state))
-    return Outcome(results, tuple(heard.said), State.of(roots).values())
-
-
-def _gradients(value: Any, state: State) -> list[torch.Tensor | None]:
-    """Gradient of the sum of all differentiable results for each leaf of `state`; None for a leaf without gradient."""
-    outputs = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    floats = [leaf.float().sum() for leaf in outputs if leaf.is_floating_point() and leaf.grad_fn is not None]
-    if floats:
-        torch.stack(floats).sum().backward()
-    return [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in state.tensors()]
-
-
-def _lines(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(kind, line) for kind, text in said for line in text.splitlines()]
-
-
-Said = Sequence[tuple[str, str]]
-
-
-def _mask_numbers(first: Said, second: Said, said: Said) -> list[tuple[str, str]]:
-    """Mask the numbers in a call's output that differ between two unchanged runs, for example times.
-
-    If these runs differ in more than numbers, all numbers are masked.
-    """
-    if first == second:
-        return list(said)
-    if _mask_all_numbers(first) != _mask_all_numbers(second):
-        return _mask_all_numbers(said)
-    pairs = zip(_numbers(first), _numbers(second), strict=True)
-    varying = {at for at, (number, other) in enumerate(pairs) if number != other}
-    count = itertools.count()
-    return [(kind, _NUMBERS.sub(lambda m: "#" if next(count) in varying else m[0], text)) for kind, text in said]
-
-
-def _numbers(said: Said) -> list[str]:
-    return [match[0] for _, text in said for match in _NUMBERS.finditer(text)]
-
-
-def _mask_all_numbers(said: Said) -> list[tuple[str, str]]:
-    return [(kind, _NUMBERS.sub("#", text)) for kind, text in said]
-
-
-def _differences_held(first: Mapping[str, Any], second: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
-    """Describe attributes and items with changed values, except for those that differ between unchanged runs too."""
-    for name, value in first.items():
-        if name not in mine:
-            yield f"`{name}` is not there"
-            continue
-        steady = name in second and judge(name, second[name], value).verdict != "differs"
-        if type(mine[name]) is not type(value):
-            yield f"`{name}` was a {type(value).__name__}, is a {type(mine[name]).__name__}"
-        elif steady and judge(name, mine[name], value).verdict == "differs":
-            yield f"`{name}` is another"
-    owners = {name.rpartition(".")[0] for name in first}
-    added = (name for name in mine if name not in first and name not in second)
-    yield from (f"`{name}` is new" for name in added if name.rpartition(".")[0] in owners)
 
 
 def _unknown(site: Site) -> Fix:

@@ -7,30 +7,31 @@ such as the shape: a changing index is not blamed for a shape that does not depe
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from compiler.xray.changing_values import Kind, Kinds, node_key, parse
-from compiler.xray.origins import argument_of
+from compiler.xray.assignments import (
+    MUTATING,
+    Assigned,
+    Function,
+    Source,
+    Step,
+    argument_of,
+    assignments,
+    assigns,
+    covers,
+    dominates,
+    find_reaching,
+    parameter_of,
+    sets,
+    source_of_file,
+)
+from compiler.xray.changing_values import Kind, Kinds, node_key
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_MUTATES = ("append", "appendleft", "extend", "insert", "add", "update", "pop", "popleft", "remove", "clear",
-            "setdefault", "discard")  # fmt: skip
 MOST_STEPS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A node of a file through which a value passes. `name` is the name that it sets, or the code of an expression."""
-
-    file: str
-    node: ast.stmt | ast.expr | ast.arg
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,49 +40,6 @@ class CallSite:
 
     file: str
     call: ast.Call
-
-
-@dataclass(frozen=True)
-class Source:
-    """A parsed file, with the parent of each node."""
-
-    file: str
-    tree: ast.Module
-    parents: dict[ast.AST, ast.AST]
-
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes around a node, innermost first."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-    def function(self, node: ast.AST) -> Function | None:
-        return next((each for each in self.around(node) if isinstance(each, _FUNCTIONS)), None)
-
-    def statement(self, node: ast.AST) -> ast.stmt | None:
-        return next((each for each in (node, *self.around(node)) if isinstance(each, ast.stmt)), None)
-
-    def function_at(self, name: str, line: int) -> Function | None:
-        """The innermost function of this name around a line, including its decorators; None if there is none."""
-        found = [node for node in ast.walk(self.tree) if isinstance(node, _FUNCTIONS) and _holds(node, line)
-                 and getattr(node, "name", "<lambda>") == name]  # fmt: skip
-        return max(found, key=lambda node: node.lineno, default=None)
-
-
-def _holds(node: Function, line: int) -> bool:
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
-    return first <= line <= (node.end_lineno or node.lineno)
-
-
-@functools.lru_cache(maxsize=128)
-def source_of_file(file: str) -> Source | None:
-    """Parse a file; None if it has no source or does not parse."""
-    try:
-        tree = parse(file)
-    except SyntaxError:
-        return None
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    return Source(file, tree, parents) if tree.body else None
 
 
 @dataclass
@@ -188,7 +146,7 @@ class Walk:
         for around in source.around(node):
             if isinstance(around, _COMPREHENSIONS):
                 for part in around.generators:
-                    if _sets(part.target, node.id):
+                    if sets(part.target, node.id):
                         return self._loop(source, part.iter, part.iter, node.id, sites)
             if isinstance(around, _FUNCTIONS):
                 found = self._variable(source, node.id, around, node.lineno, sites, node)
@@ -201,9 +159,9 @@ class Walk:
         use: ast.Name | None = None,
     ) -> Step | None:  # fmt: skip
         """The owner of a variable's value where `use` reads it or, if `use` is None, after the line."""
-        before, later = _find_reaching(source, function, name, line, use)
+        before, later = find_reaching(source, function, name, line, use)
         before, later = ([each for each in found if self._may_have_run(source, each[0])] for found in (before, later))
-        parameter = _parameter_of(function, name)
+        parameter = parameter_of(function, name)
         is_between = len(self.calls) > 1
         if parameter is not None and (
             not (before or later) or (is_between and self._enters(source, parameter, before, line))
@@ -231,7 +189,7 @@ class Walk:
 
     def _enters(self, source: Source, parameter: ast.arg, before: Sequence[Assigned], line: int) -> bool:
         """Whether a parameter's value changes and may reach a line: no assignment `before` always replaces it."""
-        is_set = any(_dominates(source, statement, line) for statement, _ in before)
+        is_set = any(dominates(source, statement, line) for statement, _ in before)
         return not is_set and self.kinds.varies(node_key(source.file, parameter), self.aspect, self.calls)
 
     def _may_have_run(self, source: Source, statement: ast.stmt | ast.expr) -> bool:
@@ -257,7 +215,7 @@ class Walk:
 
     def _parameter(self, source: Source, function: Function, name: str, sites: tuple[CallSite, ...]) -> Step | None:
         """The owner of a parameter: that of the caller's argument; for the explored function, the parameter itself."""
-        parameter = _parameter_of(function, name)
+        parameter = parameter_of(function, name)
         if parameter is None:
             return None
         self._add(source, parameter, name)
@@ -273,7 +231,7 @@ class Walk:
 
     def _global(self, source: Source, node: ast.Name) -> Step | None:
         stores = [statement for statement in ast.walk(source.tree)
-                  if isinstance(statement, ast.stmt) and _assigns(statement, node.id)]  # fmt: skip
+                  if isinstance(statement, ast.stmt) and assigns(statement, node.id)]  # fmt: skip
         own = [each for each in stores if _names_global(source.function(each), node.id)]
         found = next(iter([each for each in own if self._ran(source, each)] or own or stores), None)
         return Step(source.file, found or node, node.id)
@@ -321,103 +279,6 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     return [*(each for each in values if not isinstance(each, ast.Constant | ast.Slice)), *tuples]
 
 
-Assigned = tuple[ast.stmt | ast.expr, ast.expr | None]
-"""A node that sets a variable, and the expression of the value, None if there is none."""
-
-
-def _find_reaching(
-    source: Source, function: Function, name: str, line: int, use: ast.Name | None
-) -> tuple[list[Assigned], list[Assigned]]:
-    """Assignments to a variable that may reach a line: earlier ones, latest first, and later ones in loops around."""
-    assigned = sorted(_assignments(source, function, name), key=lambda found: found[0].lineno)
-    inside = source.statement(use) if use is not None else None
-    before = [found for found in assigned if _is_before(found[0], line, inside)]
-    sure = [found for found in before if not isinstance(found[0], ast.Expr) and _dominates(source, found[0], line)]
-    reached = before[before.index(sure[-1]) :] if sure else before
-    loops = [node for node in ast.walk(function) if isinstance(node, _LOOPS) and _covers(node, line)
-             and not (sure and _covers(node, sure[-1][0].lineno))]  # fmt: skip
-    later = [found for found in assigned
-             if found not in before and any(_covers(each, found[0].lineno) for each in loops)]  # fmt: skip
-    return reached[::-1], later
-
-
-def _is_before(statement: ast.stmt | ast.expr, line: int, inside: ast.stmt | None) -> bool:
-    if statement is inside:
-        return isinstance(statement, ast.For | ast.AsyncFor)
-    end = statement.lineno if isinstance(statement, ast.For | ast.AsyncFor | ast.With) else statement.end_lineno
-    return (end or statement.lineno) <= line
-
-
-def _dominates(source: Source, statement: ast.stmt | ast.expr, line: int) -> bool:
-    """Whether a statement always runs before a line: the blocks around it are also around the line."""
-    blocks = [each for each in source.around(statement) if isinstance(each, ast.If | ast.For | ast.While | ast.Try)]
-    return all(_covers(each, line) and _same_branch(each, statement.lineno, line) for each in blocks)
-
-
-def _same_branch(block: ast.AST, first: int, second: int) -> bool:
-    orelse = getattr(block, "orelse", ())
-    start = orelse[0].lineno if orelse else 10**9
-    return (first >= start) == (second >= start)
-
-
-def _covers(node: ast.AST, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or line)  # type: ignore[attr-defined]
-
-
-def _assignments(
-    source: Source, function: Function, name: str
-) -> Iterator[tuple[ast.stmt | ast.expr, ast.expr | None]]:
-    """Yield the nodes that set a variable of a function, or change the container in it, with the values."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.stmt | ast.NamedExpr) and source.function(node) is function and _assigns(node, name):
-            yield node, _value_for(node, name)
-
-
-def _value_for(node: ast.stmt | ast.expr, name: str) -> ast.expr | None:
-    match node:
-        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
-            return next((v for t, v in zip(targets, values, strict=True) if _sets(t, name)), node.value)
-        case ast.Assign(value=value) | ast.NamedExpr(value=value) | ast.AugAssign(value=value):
-            return value
-        case ast.AnnAssign(value=value):
-            return value
-        case ast.For(iter=values) | ast.AsyncFor(iter=values):
-            return values
-        case ast.With(items=items) | ast.AsyncWith(items=items):
-            return next((item.context_expr for item in items if item.optional_vars), None)
-        case ast.Expr(value=ast.Call(args=[*_, last])):
-            return last
-    return None
-
-
-def _assigns(node: ast.AST, name: str) -> bool:
-    """Whether a node sets a variable, or changes the container in it."""
-    match node:
-        case ast.Assign(targets=targets):
-            return any(_sets(each, name) for each in targets)
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
-            return _sets(target, name)
-        case ast.NamedExpr(target=target) | ast.For(target=target) | ast.AsyncFor(target=target):
-            return _sets(target, name)
-        case ast.With(items=items) | ast.AsyncWith(items=items):
-            return any(item.optional_vars is not None and _sets(item.optional_vars, name) for item in items)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=attr))):
-            return owner == name and attr in _MUTATES
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return any((each.asname or each.name) == name for each in names)
-    return False
-
-
-def _sets(target: ast.expr, name: str) -> bool:
-    if isinstance(target, ast.Subscript):
-        return isinstance(target.value, ast.Name) and target.value.id == name
-    if isinstance(target, ast.Name):
-        return target.id == name
-    if isinstance(target, ast.Starred):
-        return _sets(target.value, name)
-    return isinstance(target, ast.Tuple | ast.List) and any(_sets(each, name) for each in target.elts)
-
-
 def _changes_attribute(node: ast.stmt, attribute: str) -> bool:
     match node:
         case ast.Assign(targets=targets):
@@ -446,7 +307,7 @@ def _sets_attribute(target: ast.expr, attribute: str) -> bool:
 
 def _mutates(node: ast.AST, attribute: str) -> bool:
     """Whether a node is a call that changes an attribute's value in place, like `x.attribute.append(…)`."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATES):
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATING):
         return False
     return isinstance(node.func.value, ast.Attribute) and node.func.value.attr == attribute
 
@@ -465,18 +326,12 @@ def _names_global(function: Function | None, name: str) -> bool:
 
 
 def _is_local(source: Source, function: Function, name: str) -> bool:
-    return _parameter_of(function, name) is not None or any(True for _ in _assignments(source, function, name))
-
-
-def _parameter_of(function: Function, name: str) -> ast.arg | None:
-    own = function.args
-    every = [*own.posonlyargs, *own.args, *own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]
-    return next((each for each in every if each.arg == name), None)
+    return parameter_of(function, name) is not None or any(True for _ in assignments(source, function, name))
 
 
 def call_to(source: Source, line: int, function: str, kinds: Kinds) -> ast.Call | None:
     """The call at a line that ran a function, or else one that names the function; None if there is none."""
-    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call) and _covers(node, line)]
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call) and covers(node, line)]
     named = [each for each in calls if _callee(each.func) == function]
     ran = [each for each in calls if function in _names_run(source, each, kinds)]
     return next(iter([*ran, *named]), None)

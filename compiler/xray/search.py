@@ -175,6 +175,7 @@ class Search:
             is_reached = self.spots[steps[0][0]] in noted.values
             why = "it breaks with a value in its place too" if is_reached else "the repeated call does not come there"
             self._end_early(f"the search ended at {self._name(steps[0][1], facts.kind)}: {why}")
+            self._mark_end(span_of(narrow_to_header(steps[0][1]), self.book), why, bench.call)
             return False
         if spot is not steps[0][0]:
             self._mark(f"passed with a value in place of {self._code_at(spot)}")
@@ -265,7 +266,7 @@ class Search:
         span = span_of(place, self.book)
         if any(site.span == span for site in self.sites) or self._is_again(steps[0][0], facts.kind, noted):
             return
-        site = self._site(f"site[{len(self.sites)}]", facts, steps[0][1])
+        site = self._site(self._next_id, facts, steps[0][1])
         seen = next((item for item in self.record.breaks if _site_span(item) == span), None)
         behind = "" if seen is not None else self._site_hiding(span)
         self.sites.append(replace(site, as_it_is=seen is not None, behind=behind))
@@ -305,6 +306,11 @@ class Search:
     def _report(self, found: GraphBreak, place: Place, span: Span) -> str:
         return report_text(found, span, self.record.environment) if is_upstream(place.file) else ""
 
+    @property
+    def _next_id(self) -> str:
+        """Id of the next site. Sites are numbered from 1, as on their cards."""
+        return f"site[{len(self.sites) + 1}]"
+
     def _add_unreached(self) -> None:
         """Add the exploration's breaks that the search did not find.
 
@@ -331,7 +337,7 @@ class Search:
     def _add_seen(self, found: GraphBreak, span: Span, note: str) -> None:
         """Add a site that only the exploration reached."""
         self.sites.append(Site(
-            id=f"site[{len(self.sites)}]", file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
+            id=self._next_id, file=span.file, line=span.line, span=span, kind=found.kind, what=found.what,
             reason=found.reason, chain=found.chain, branch=branch(self.place_of(span)), suggestions=found.suggestions,
             passed=False, note=note,
         ))  # fmt: skip
@@ -359,6 +365,13 @@ class Search:
         if self.sites:
             index = -1 if site is None else self.sites.index(site)
             self.sites[index] = replace(self.sites[index], note=note)
+
+    def _mark_end(self, span: Span, why: str, call: Call) -> None:
+        """Set that the search of a call ended at the site with this span. Its fixes can be tried on the call."""
+        for number, site in enumerate(self.sites):
+            if site.span == span:
+                self.sites[number] = replace(site, passed=False, note=f"the search ended here: {why}")
+                self._calls.setdefault(site.id, call)
 
     def _mark_spot(self, spot: Spot, note: str) -> None:
         """Set the note of the site that a spot replaces."""
@@ -413,10 +426,12 @@ class Bench:
 
     def call_once(self, *, compiled: bool) -> Any:
         """Make the call, eagerly or compiled; return its value."""
-        function = self.function
-        if compiled:
-            function = dynamo.compile_function(function, dynamo.named_backend("eager"), dynamic=None, fullgraph=False)
+        function = self.compiled() if compiled else self.function
         return function(*self.call.args, **self.call.kwargs)
+
+    def compiled(self, dynamic: bool | None = None) -> Function:
+        """The function to call, compiled, with graphs that run eagerly."""
+        return dynamo.compile_function(self.function, dynamo.named_backend("eager"), dynamic=dynamic, fullgraph=False)
 
     def draw_inputs(self, seed: int | None) -> None:
         """Fill floating-point CPU tensors in the arguments with random numbers; do nothing if `seed` is None."""

@@ -50,7 +50,7 @@ def _handover(found: XRay) -> dict[str, Any]:
             "together": fix.together,
         }
         for fix in found.fixes
-        if fix.suggestion is not None and (fix.suggestion.rewrite or fix.suggestion.settings)
+        if fix.suggestion is not None and fix.suggestion.can_be_applied
     ]
     return {"fixes": fixes, "patch": {"text": found.patch, "promise": promise_in(found.patch), "problem": ""}}
 
@@ -143,10 +143,13 @@ def seen_words(site: Site, found: XRay) -> str:
     return f"It shows only when the break at {place_text(hiding.file, hiding.line)} is gone."
 
 
-def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> list[str]:
-    """Promises of a patch as sentences. `left` is the x-ray with the patch, `why_not` a problem of the trial or ""."""
+def promises(found: XRay, left: XRay, why_not: str) -> list[str]:
+    """Promises of a patch as sentences. `found` has the costs, and marks the fixes that the patch combines.
+
+    `left` is the x-ray with the patch, `why_not` a problem of the trial or "".
+    """
     places = {site.id: place_text(site.file, site.line) for site in found.sites}
-    chosen = [fix for fix in fixes if fix.together]
+    chosen = [fix for fix in found.fixes if fix.together]
     where = ", ".join(dict.fromkeys(places[fix.site] for fix in chosen))
     head = f"Fixes for {len(chosen)} of {pluralize(len(found.sites), 'site')}: {where}."
     if why_not:
@@ -155,7 +158,14 @@ def promises(found: XRay, fixes: Sequence[Fix], left: XRay, why_not: str) -> lis
     exceptions = [f"But at {places[fix.site]}: {fix.words.rstrip('.')}." for fix in chosen if fix.state != "verified"]
     rest = ", ".join(dict.fromkeys(place_text(site.file, site.line) for site in left.sites))
     remaining = f"{pluralize(len(left.sites), 'site')} left: {rest}." if rest else "No site is left."
-    return [head, same, *exceptions, remaining, *(f"There may be more: {problem}." for problem in left.problems)]
+    counted = [_break_words(found.cost, found.cost_after)] if found.cost and found.cost_after else []
+    more = [f"There may be more: {problem}." for problem in left.problems]
+    return [head, same, *exceptions, *counted, remaining, *more]
+
+
+def _break_words(before: ProgramCost, after: ProgramCost) -> str:
+    """Numbers of lines in torch's log of graph breaks: `Lines in torch's log of graph breaks: 7 before, 4 after.`"""
+    return f"Lines in torch's log of graph breaks: {before.breaks} before, {after.breaks} after."
 
 
 def cost_words(before: ProgramCost, after: ProgramCost) -> str:

@@ -207,7 +207,7 @@ class Run(RecordHolder):
         """The fixes of the x-ray's sites that work together, as a unified diff of your files or cell.
 
         print(run.patch())          # what the fixes achieve, then the diff
-        run.patch(sites=[0, 2])     # the fixes of these sites of `run.xray()`, tried together first
+        run.patch(sites=[1, 3])     # the fixes of sites 1 and 3 of `run.xray()`, tried together first
 
         Tries the fixes first if necessary. `git apply` takes the diff; nothing is changed. Returns "" if no fix works.
         """

@@ -111,10 +111,10 @@ class XRayed:
 
     @property
     def causes_table(self) -> pd.DataFrame:
-        """One row per cause of recompilation: place, old and new value, count, and the change, if tried."""
+        """One row per cause of recompilation, from 1: place, old and new value, count, and the change, if tried."""
         from explorer.reading.data_frames import table_of
 
-        return table_of("causes", [cause_row(cause) for cause in self.causes])
+        return _from_1(table_of("causes", [cause_row(cause) for cause in self.causes]))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -144,11 +144,11 @@ class XRayed:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per site: place, cause, whether it is behind another, and the fix, if tried."""
+        """One row per site, from 1: place, cause, whether it is behind another, and the fix, if tried."""
         from explorer.reading.data_frames import table_of
 
         fixes = {fix.site: fix for fix in self.fixes}
-        return table_of("sites", [_row(site, fixes.get(site.id)) for site in self.sites])
+        return _from_1(table_of("sites", [_row(site, fixes.get(site.id)) for site in self.sites]))
 
     def try_fixes(self) -> XRayed:
         """Apply the suggestions for each site, alone and together, and compare results and side effects of the call.
@@ -163,29 +163,33 @@ class XRayed:
             from compiler.xray.fixes import Trials
             from compiler.xray.states import capture_states
 
-            tried = Trials(self._search_once()).run()
-            found = replace(
-                self.found,
-                fixes=tried.fixes,
-                left=tried.left.sites,
-                left_problems=tried.left.problems,
-                cost=tried.cost,
-                cost_after=tried.cost_after,
-                states=capture_states(self._search_causes_once(), tried.fixes),
-            )
-            trials = CauseTrials(self._search_causes_once())
-            found = replace(found, causes=trials.run())
-            change, added = trials.add_to(tried.change)
-            patch = self._patch_of(replace(tried, change=change), [each for each in found.causes if each.id in added])
+            trials, of_causes = Trials(self._search_once()), CauseTrials(self._search_causes_once())
+            tried, causes = trials.run(), of_causes.run()
+            change, added = of_causes.add_to(tried.change)
+            tried = trials.with_cost(tried, change)
+            states = capture_states(self._search_causes_once(), tried.fixes)
+            found = replace(self._found_with(tried), causes=causes, states=states)
+            patch = self._patch_of(tried, [each for each in causes if each.id in added])
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))
         return self
+
+    def _found_with(self, tried: Tried) -> XRay:
+        """The results with tried fixes, what they leave, and costs."""
+        return replace(
+            self.found,
+            fixes=tried.fixes,
+            left=tried.left.sites,
+            left_problems=tried.left.problems,
+            cost=tried.cost,
+            cost_after=tried.cost_after,
+        )
 
     def patch(self, sites: Sequence[str | int] | None = None) -> Patch:
         """The fixes that work together, as a unified diff of your files or cell; tries the fixes first if necessary.
 
         print(run.xray().patch())         # all that work together
-        run.xray().patch(sites=[0, 2])    # fixes of these sites, by id or by index in `sites`; tried together first
+        run.xray().patch(sites=[1, 3])    # fixes of these sites, numbered from 1 as on the cards; tried together first
 
         The lines above the diff say which breaks are gone, which are left, and whether results and side effects are the
         same. Nothing is changed; `tcompile xray FILE:NAME --write` changes files. "" if no fix works.
@@ -199,13 +203,13 @@ class XRayed:
         return self._patches[wanted]
 
     def _site_id(self, site: str | int) -> str:
-        """The id of a site by its id or index. Raises ValueError if there is no such site."""
+        """The id of a site by its id or number, from 1. Raises ValueError if there is no such site."""
         ids = [each.id for each in self.sites]
-        if isinstance(site, int) and not isinstance(site, bool) and -len(ids) <= site < len(ids):
-            return ids[site]
+        if isinstance(site, int) and not isinstance(site, bool) and 1 <= site <= len(ids):
+            return ids[site - 1]
         if site in ids:
             return str(site)
-        there = f"indexes from 0 to {len(ids) - 1}, or {', '.join(ids[:3])}…" if ids else "this program has none"
+        there = f"they are numbered from 1 to {len(ids)}, as on the cards" if ids else "this program has none"
         raise ValueError(f"there is no site {site!r}: {there}")
 
     def _try_together(self, ids: Collection[str]) -> Patch:
@@ -213,16 +217,18 @@ class XRayed:
 
         chosen = [fix for fix in self.fixes if fix.site in ids]
         for fix in chosen:
-            if fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings):
+            if fix.suggestion is None or not fix.suggestion.can_be_applied:
                 raise ValueError(f"{fix.site} has no fix to choose: {fix.words}")
-        return self._patch_of(Trials(self._search_once()).try_together(self.fixes, chosen))
+        trials = Trials(self._search_once())
+        tried = replace(trials.try_together(self.fixes, chosen), cost=self.found.cost)
+        return self._patch_of(trials.with_cost(tried))
 
     def _patch_of(self, tried: Tried, causes: Sequence[Cause] = ()) -> Patch:
         """The patch of the tried fixes, including changes for these causes of recompilation."""
         from compiler.xray.patch import edited_files
 
         files = edited_files(tried.change, self._search_once(), cell_texts())
-        told = promises(self.found, tried.fixes, tried.left, tried.why_not) if self.sites else []
+        told = promises(self._found_with(tried), tried.left, tried.why_not) if self.sites else []
         told += cause_promises(causes)
         return patch_of(files, told, not tried.why_not)
 
@@ -272,6 +278,11 @@ def _row(site: Site, fix: Fix | None) -> dict[str, Any]:
         "note": site.note or None,
         "id": site.id,
     }
+
+
+def _from_1(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with rows numbered from 1, as the cards are."""
+    return table.set_axis(range(1, len(table) + 1))
 
 
 def _ids_together(fixes: Iterable[Fix]) -> frozenset[str]:

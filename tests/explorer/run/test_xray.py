@@ -79,7 +79,7 @@ def test_saved_run_has_its_xray(tmp_path: Path) -> None:
     found = run.xray()
     assert run.xray() is found
     found.try_fixes()
-    first = run["xray"].entity("site[0]")
+    first = run["xray"].entity("site[1]")
     assert run.record.linked_ids(first.origins[0]) >= set(first.origins)
     for suffix in ("json", "html"):
         loaded = tcompile.load(run.save(tmp_path / f"run.{suffix}"))
