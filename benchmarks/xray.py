@@ -1,15 +1,16 @@
 """The x-ray on its twelve programs: fixes, promises kept by the patched programs, results with other inputs, and times.
 
     python -m benchmarks.xray                          all programs
-    python -m benchmarks.xray moe speech               some
+    python -m benchmarks.xray moe speech               some, also files with a function `program`
     python -m benchmarks.xray --backend inductor       the patched programs compiled by Inductor (slow without a GPU)
     python -m benchmarks.xray --seeds 3                fewer random inputs
+    python -m benchmarks.xray --again moe              no x-ray: the patches of the last run, on the random inputs
 
 For each program: sites with a verified fix; whether the patched program, run by torch.compile alone in a fresh process,
 breaks as often as promised; whether it gives what the program gave, with results, gradients, output and attributes
-compared for each seed. Times: finding the sites / a captured-stage exploration, trying fixes / a full exploration for
-each tried candidate. Writes the patched programs to benchmarks/results/xray/. Exits with code 1 if a promise is not
-kept or a result differs.
+compared for each seed, and the same for each fix alone, run eagerly. Times: finding the sites / a captured-stage
+exploration, trying fixes / a full exploration for each tried candidate. Writes the patched programs to
+benchmarks/results/xray/. Exits with code 1 if a promise is not kept or a result differs.
 """
 
 from __future__ import annotations
@@ -25,19 +26,25 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from compiler.capture.sources import is_installed
 from compiler.engine import explore
 from compiler.record.options import Options
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.xray import fixes
-from compiler.xray.fixes import Outcome, compare_outcomes, run_and_hear
+from compiler.xray.cause_fixes import CauseTrials
+from compiler.xray.fixes import WORKING, Trials
+from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
+from compiler.xray.patch import edited_files
 from explorer.run.run import Run
-from tests.compiler.xray.programs import FOLDER, NAMES, module
+from explorer.run.xray import XRayed
+from tests.compiler.xray.programs import FOLDER, NAMES
 from tests.compiler.xray.test_fixes import patched
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,27 +56,38 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", help="names of programs, or paths of files with a function `program`")
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--check", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--again", action="store_true", help="check the patches of the last run")
+    parser.add_argument("--check", metavar="FILE", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.check:
-        print(json.dumps(_check(Path(arguments.programs[0]), Path(arguments.check), arguments)))
+        print(json.dumps(_check(Path(arguments.programs[0]), [*map(Path, arguments.check)], arguments)))
         return 0
     PATCHED.mkdir(parents=True, exist_ok=True)
-    rows = [_row(name, arguments) for name in arguments.programs or NAMES]
-    fixed, sites = (sum(row[key] for row in rows) for key in ("fixed", "sites"))
-    kept = sum(row["kept"] for row in rows)
-    print(f"{fixed} of {sites} sites have a verified fix; {kept} of {len(rows)} patched programs break as promised;")
+    rows = [_row(_file(name), arguments) for name in arguments.programs or NAMES]
+    if not arguments.again:
+        fixed, sites = (sum(row[key] for row in rows) for key in ("fixed", "sites"))
+        kept = sum(row["kept"] for row in rows)
+        print(f"{fixed} of {sites} sites have a verified fix; {kept} of {len(rows)} patched programs break as promised")
     differing = [row["name"] for row in rows if row["differences"]]
     print(f"programs with other results: {', '.join(differing) or 'none'}")
-    return 0 if kept == len(rows) and not differing else 1
+    return 0 if all(row["kept"] for row in rows) and not differing else 1
 
 
-def _row(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _file(name: str) -> Path:
+    return Path(name) if name.endswith(".py") else FOLDER / f"{name}.py"
+
+
+def _row(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """X-ray one program, and check its patched version in a fresh process."""
-    file = FOLDER / f"{name}.py"
-    _explore(name, Options(stages=("captured",), backend="eager"))
-    captured_seconds, done = _explore(name, Options(stages=("captured",), backend="eager"))
-    full_seconds, _ = _explore(name, Options())
+    name = file.stem
+    if arguments.again:
+        targets = sorted(PATCHED.glob(f"{name}.py")) + sorted(PATCHED.glob(f"{name}.*.py"))
+        checked = _check_in_fresh_process(file, targets, arguments)
+        print(f"{name:14} {len(targets) - 1} fixes alone and all together;", *checked["differences"], sep="\n    ")
+        return {"name": name, "kept": True, "differences": checked["differences"]}
+    _explore(file, Options(stages=("captured",), backend="eager"))
+    captured_seconds, done = _explore(file, Options(stages=("captured",), backend="eager"))
+    full_seconds, _ = _explore(file, Options())
     candidates = _count_candidates()
     with _silent():
         found = Run(done.record, call=done.call).xray()
@@ -77,15 +95,13 @@ def _row(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         start = time.perf_counter()
         found.try_fixes()
         seconds_to_try = time.perf_counter() - start
-    target = PATCHED / f"{name}.py"
-    lines = file.read_text().splitlines(keepends=True)
-    target.write_text(patched(found.patch(), lines) if found.patch() else "".join(lines))
-    checked = _check_in_fresh_process(file, target, arguments)
+    targets = _write_patched(file, found)
+    checked = _check_in_fresh_process(file, targets, arguments)
     promised = found.found.cost_after.breaks if found.found.cost_after else None
     row = {
         "name": name,
         "sites": len(found.sites),
-        "fixed": sum(fix.state in ("verified", "changes when a side effect happens") for fix in found.fixes),
+        "fixed": sum(fix.state in WORKING for fix in found.fixes),
         "left": len(found.left),
         "promised": promised,
         "breaks": checked["breaks"],
@@ -98,14 +114,31 @@ def _row(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     print(
         f"{name:14} {row['fixed']:2} of {row['sites']:2} fixed, {row['left']} left; breaks {promised} promised, "
         f"{row['breaks']} counted; finding {row['finding']:.1f} x captured ({captured_seconds:.1f} s), trying "
-        f"{row['candidates']} candidates, each {row['trying']:.2f} x full ({full_seconds:.1f} s)",
+        f"{row['candidates']} candidates, each {row['trying']:.2f} x full ({full_seconds:.1f} s); "
+        f"{len(targets) - 1} fixes alone and all together on {arguments.seeds} seeds",
         *checked["differences"], sep="\n    ", flush=True,
     )  # fmt: skip
     return row
 
 
-def _explore(name: str, options: Options) -> tuple[float, Any]:
-    fn, calls = module(name).program()
+def _write_patched(file: Path, found: XRayed) -> list[Path]:
+    """Write the patched program, and the program with each working fix alone; return the files."""
+    lines, text = file.read_text().splitlines(keepends=True), str(found.patch())
+    texts = {file.name: patched(text, lines) if text else "".join(lines)}
+    trials = Trials(found._search_once())
+    for number, fix in enumerate(found.fixes, 1):
+        if fix.state in WORKING:
+            for edited in edited_files(trials.change_of_fixes([fix]), trials.search):
+                texts[f"{file.stem}.{number}.py"] = edited.after
+    for old in [PATCHED / file.name, *PATCHED.glob(f"{file.stem}.*.py")]:
+        old.unlink(missing_ok=True)
+    for name, new in texts.items():
+        (PATCHED / name).write_text(new)
+    return [PATCHED / name for name in texts]
+
+
+def _explore(file: Path, options: Options) -> tuple[float, Any]:
+    fn, calls = _program(file, None)
     start = time.perf_counter()
     with _silent():
         done = explore(fn, options=options, calls=calls)
@@ -114,18 +147,22 @@ def _explore(name: str, options: Options) -> tuple[float, Any]:
 
 def _count_candidates() -> list[int]:
     """A list of one number: how often a candidate was tried; it grows while fixes are tried."""
-    count, original = [0], fixes.Trial.try_suggestions
+    count = [0]
 
-    def counting(*args: Any) -> Any:
-        count[0] += 1
-        return original(*args)
+    def counting(original: Any) -> Any:
+        def count_and_try(*args: Any) -> Any:
+            count[0] += 1
+            return original(*args)
 
-    fixes.Trial.try_suggestions = counting  # type: ignore[method-assign,assignment]
+        return count_and_try
+
+    for owner, name in ((fixes.Trial, "try_suggestions"), (CauseTrials, "_try")):
+        setattr(owner, name, counting(vars(owner)[name]))
     return count
 
 
-def _check_in_fresh_process(file: Path, target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    options = [f"--backend={arguments.backend}", f"--seeds={arguments.seeds}", f"--check={target}"]
+def _check_in_fresh_process(file: Path, targets: list[Path], arguments: argparse.Namespace) -> dict[str, Any]:
+    options = [f"--backend={arguments.backend}", f"--seeds={arguments.seeds}", "--check", *map(str, targets)]
     command = [sys.executable, "-m", "benchmarks.xray", str(file), *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -133,19 +170,24 @@ def _check_in_fresh_process(file: Path, target: Path, arguments: argparse.Namesp
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _check(file: Path, target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Breaks of the patched program, and the differences of its results from those of the program as it is."""
-    breaks = _breaks(target)
+def _check(file: Path, targets: list[Path], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Breaks of the first target, the patched program, and the differences of all results from the unchanged program's.
+
+    The first target is compiled; the others, with one fix each, run eagerly.
+    """
+    breaks = _breaks(targets[0])
     differences = []
     for seed in range(arguments.seeds):
         before, again = (_outcome(file, seed, "") for _ in range(2))
-        after = _outcome(target, seed, arguments.backend)
-        why, when = compare_outcomes(before, again, after)
-        if why or when:  # compiling alone may change a result too: a gradient that is None may become zeros
-            before, again = (_outcome(file, seed, arguments.backend) for _ in range(2))
+        for target in targets:
+            backend = arguments.backend if target is targets[0] else ""
+            after = _outcome(target, seed, backend)
             why, when = compare_outcomes(before, again, after)
-        if why or when:
-            differences.append(f"seed {seed}: {why or when}")
+            if backend and (why or when):  # compiling alone may change a result too: None as a gradient becomes zeros
+                compiled, once_more = (_outcome(file, seed, backend) for _ in range(2))
+                why, when = compare_outcomes(compiled, once_more, after)
+            if why or when:
+                differences.append(f"{target.name}, seed {seed}: {why or when}")
     return {"breaks": breaks, "differences": differences}
 
 
@@ -155,7 +197,8 @@ def _breaks(file: Path) -> int:
     compiled, listener = torch.compile(fn, backend="eager"), _Listener()
     with _silent():
         torch._logging.set_logs(graph_breaks=True)
-        logging.getLogger("torch._dynamo.symbolic_convert.__graph_breaks").addHandler(listener)
+        for name in ("symbolic_convert", "convert_frame"):
+            logging.getLogger(f"torch._dynamo.{name}.__graph_breaks").addHandler(listener)
         for call in calls:
             compiled(*call)
         torch._logging.set_logs()
@@ -170,14 +213,18 @@ class _Listener(logging.Handler):
         self.lines = set[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.update(re.findall(r"Graph break in user code at (.*)", record.getMessage()))
+        text = record.getMessage()
+        self.lines.update(re.findall(r"Graph break in user code at (.*)", text))
+        if "results in a skip" in text:  # of a whole frame, which in a library is no part of the user's graphs
+            found = re.findall(r'File "(.*)", line (\d+)', text)[-1:]
+            self.lines.update(f"{path}:{line}" for path, line in found if not is_installed(path))
 
 
 def _outcome(file: Path, seed: int, backend: str) -> Outcome:
     fn, calls = _program(file, seed)
     torch._dynamo.reset()
     run = torch.compile(fn, backend=backend) if backend else fn
-    return run_and_hear(lambda: [run(*call) for call in calls], [("self", fn), ("calls", calls)])
+    return run_and_hear([partial(run, *call) for call in calls], [("self", fn), ("calls", calls)])
 
 
 def _program(file: Path, seed: int | None) -> tuple[Any, Any]:

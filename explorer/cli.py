@@ -251,13 +251,13 @@ def _xray(args: argparse.Namespace) -> None:
     patch = Patch("") if args.sites_only else found.patch(_chosen_sites(found, args.fix))
     _show_progress("")
     print(found)
-    if not args.sites_only and found.sites:
+    if not args.sites_only and (found.sites or patch):
         print(f"\n{patch.rstrip() or NO_FIX}")
     _save(run, args)
     if patch and args.patch:
         files.replace_file(args.patch, patch.encoded())
         print(f"wrote {args.patch}")
-    if patch and args.write:
+    if patch.files and args.write:
         _write(patch, args)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import io
 import itertools
 import logging
 import random
@@ -30,6 +31,7 @@ _LEAVES = (str, bytes, int, float, complex, bool, type(None), BuiltinFunctionTyp
            torch.dtype, torch.device, torch.Size)  # fmt: skip
 _CONTAINERS = (dict, list, collections.deque, set, tuple, frozenset)
 _HELD = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
+_MEMORY_FILES = (io.StringIO, io.BytesIO)
 _ITERATORS = ("builtins", "itertools")
 Restore = Callable[[], None]
 
@@ -224,6 +226,11 @@ def _values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{owner}[{key!r}]", item) for key, item in value.items() if isinstance(item, _HELD))
     elif isinstance(value, list | collections.deque | tuple):
         yield from ((f"{owner}[{n}]", item) for n, item in enumerate(value) if isinstance(item, _HELD))
+    elif isinstance(value, set | frozenset):
+        held = sorted((item for item in value if isinstance(item, _HELD)), key=repr)
+        yield from ((f"{owner}{{{n}}}", item) for n, item in enumerate(held))
+    elif isinstance(value, _MEMORY_FILES) and not value.closed:
+        yield f"{owner}.getvalue()", value.getvalue()
     yield from ((name, item) for name, item in _named_values(owner, value) if isinstance(item, _HELD))
 
 
@@ -338,7 +345,7 @@ def is_builtin_iterator(value: Any) -> bool:
 
 
 def _restore_of_generator(value: Any) -> Restore | None:
-    """A function that restores a random number generator, or a list or tuple iterator; None for other objects."""
+    """A function that restores a random number generator, a file in memory, or a list or tuple iterator, or None."""
     if isinstance(value, random.Random):
         return functools.partial(value.setstate, value.getstate())
     if isinstance(value, np.random.RandomState):
@@ -347,6 +354,8 @@ def _restore_of_generator(value: Any) -> Restore | None:
         return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     if isinstance(value, torch.Generator):
         return _restore_of_torch_generator(value)
+    if isinstance(value, _MEMORY_FILES) and not value.closed:
+        return _restore_of_memory_file(value)
     if type(value) in (type(iter([])), type(iter(()))):
         return _restore_of_iterator(value)
     return None
@@ -357,6 +366,21 @@ def _restore_of_torch_generator(value: torch.Generator) -> Restore:
 
     def restore() -> None:
         value.set_state(saved)
+
+    return restore
+
+
+def _restore_of_memory_file(value: Any) -> Restore:
+    content, position = value.getvalue(), value.tell()
+
+    def restore() -> None:
+        if value.closed:
+            return
+        if value.getvalue() != content:
+            value.seek(0)
+            value.truncate()
+            value.write(content)
+        value.seek(position)
 
     return restore
 

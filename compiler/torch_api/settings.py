@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
@@ -101,3 +101,8 @@ def _of_the_process() -> Iterator[None]:
             torch.set_float32_matmul_precision(precision)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+
+
+def stance(name: str) -> AbstractContextManager[Any]:
+    """Set a stance of torch.compile in a block; "" changes nothing."""
+    return torch.compiler.set_stance(name) if name else nullcontext()  # type: ignore[arg-type]

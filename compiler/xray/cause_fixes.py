@@ -1,8 +1,8 @@
 """Try changes that end recompilations: repeat all calls with each change, count compilations and compare results.
 
-Changes are marks on the tensors of the first call, options and settings of torch.compile, tensors in place of numbers
-in arguments and attributes, contiguous arguments, and edits of the source. They are tried on the user's own objects,
-which are restored afterwards.
+Changes are marks on the tensors of the first call, options, settings and stances of torch.compile, tensors in place of
+numbers in arguments and attributes, contiguous arguments, and edits of the source. They are tried on the user's own
+objects, which are restored afterwards.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from compiler.record import Cause, CauseFix, Suggestion
 from compiler.torch_api import apart
 from compiler.torch_api.marks import mark_size, preserve_marks
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.settings import dynamo_settings, stance
 from compiler.xray.assignments import Source, Step, source_of_file
 from compiler.xray.causes import CAPTURE, CauseSearch
 from compiler.xray.fixes import SEEDS
@@ -32,6 +33,10 @@ from compiler.xray.search import Bench, repeatable, restore_before
 from compiler.xray.substitution import Change, Edit, Program
 
 MOST_CANDIDATES = 6
+ENDLESS = 3
+"""Number of recompilations from which on a cause is taken for one that goes on with each call."""
+FLOATS = "torch._dynamo.config.specialize_float = False"
+STANCE = "Compile nothing again: run such calls as plain Python."
 _SIZES = ("shape", "number of dimensions", "stride", "length")
 _TOLD = {
     "requires_grad": "code with and without a gradient differs: each needs a compilation, and no change of the "
@@ -77,7 +82,8 @@ class Candidate:
     """A change to try, described by `text`.
 
     `tensors` are parameters, and `attributes` are attributes or globals, with numbers that become tensors. `contiguous`
-    are parameters to pass as contiguous tensors. `edits` are edits of the source. `other` is a further change to apply.
+    are parameters to pass as contiguous tensors. `edits` are edits of the source. `stance` is torch's stance. `other`
+    is a further change to apply.
     """
 
     text: str
@@ -88,23 +94,46 @@ class Candidate:
     contiguous: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     edits: tuple[Suggestion, ...] = ()
+    stance: str = ""
     other: Change = field(default_factory=Change)
 
     @property
     def is_of_source(self) -> bool:
         """Whether the whole change can be written to the user's files."""
-        is_at_call = self.marks or self.dynamic or self.tensors or self.contiguous
-        return not is_at_call and bool(self.settings or self.edits)
+        return not self.code_at_call and bool(self.settings or self.edits)
 
     @property
     def code(self) -> str:
         """Statements that make the change, for the user to run; "" if there are none."""
-        lines = [*self.settings, *(mark.code for mark in self.marks)]
+        return "\n".join([*self.settings, *self.code_at_call])
+
+    @property
+    def code_at_call(self) -> list[str]:
+        """Statements that the user has to add where the function is compiled or called."""
+        lines = [mark.code for mark in self.marks]
         lines += [f"{name} = torch.tensor({name})" for name in self.tensors]
         lines += [f"{name} = {name}.contiguous()" for name in self.contiguous]
-        if self.dynamic:
-            lines.append("torch.compile(…, dynamic=True)")
-        return "\n".join(lines)
+        lines += ["torch.compile(…, dynamic=True)"] if self.dynamic else []
+        return [*lines, f"torch.compiler.set_stance({self.stance!r})"] if self.stance else lines
+
+    def combine(self, other: Candidate) -> Candidate:
+        """Both changes."""
+        names = ("marks", "settings", "tensors", "contiguous", "attributes", "edits")
+        both = {name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name)))) for name in names}
+        return replace(self, dynamic=self.dynamic or other.dynamic, **both)
+
+
+@dataclass(frozen=True)
+class Added:
+    """A change of the source with the changes for some causes.
+
+    `causes` are the ids of the causes. `at_call` are further statements, for the place where the function is compiled
+    or called.
+    """
+
+    change: Change
+    causes: tuple[str, ...] = ()
+    at_call: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,26 +182,21 @@ class CauseTrials:
         self._chosen[cause.id] = candidate
         return fix
 
-    def add_to(self, change: Change) -> tuple[Change, list[str]]:
-        """Add verified changes for causes to a change of the source; return the whole change and the ids of the causes.
+    def add_to(self, change: Change) -> Added:
+        """Add the verified changes for causes that still work with the others to a change of the source.
 
-        Only changes that can be written to the user's files, and that still work with the others, are added.
+        Changes that can be written to the user's files come first, so that they also work without the others.
         """
         whole, added = Candidate("", other=change), list[str]()
-        for identity, candidate in self._chosen.items():
-            if not candidate.is_of_source or not self._change(whole).fits(self._change(candidate)):
+        for identity, candidate in sorted(self._chosen.items(), key=lambda item: not item[1].is_of_source):
+            more = whole.combine(candidate)
+            if candidate.stance or not self._change(whole).fits(self._change(candidate)):
                 continue
-            more = replace(
-                whole,
-                settings=tuple(dict.fromkeys((*whole.settings, *candidate.settings))),
-                attributes=(*whole.attributes, *candidate.attributes),
-                edits=(*whole.edits, *candidate.edits),
-            )
             breaks = self._replay(more).breaks - self._replay(whole).breaks
             if breaks <= 0 and not self._difference(whole, more):
                 whole = more
                 added.append(identity)
-        return self._change(whole), added
+        return Added(self._change(whole), tuple(added), tuple(whole.code_at_call))
 
     def _difference(self, first: Candidate, second: Candidate) -> str:
         """The difference that replacing one change by another makes in the outcome of all calls; "" if there is none.
@@ -210,7 +234,8 @@ class CauseTrials:
             words = f"{after.recompilations} recompilations in all with it, {before.recompilations} without"
             return replace(told, words=f"it does not save the {cause.count} of this cause: {words}")
         where = "" if cause.as_it_is else ", once the graph breaks are gone"
-        words = f"nothing is compiled again for this{where}, and the results are the same"
+        plain = "; calls that need other code run as plain Python" if candidate.stance else ""
+        words = f"nothing is compiled again for this{where}, and the results are the same{plain}"
         return replace(told, state="verified", words=words)
 
     def _count_left(self, cause: Cause, candidate: Candidate) -> tuple[int, str]:
@@ -231,7 +256,8 @@ class CauseTrials:
         """Explore all calls with a change; return the record, None if they fail. With `as_it_is`, keep the sites."""
         options = replace(CAPTURE, dynamic=candidate.dynamic)
         prepare = lambda call, number: self._prepare(candidate, call, number)  # noqa: E731
-        return self.found.record_with(prepare, options, as_it_is=as_it_is, change=self._change(candidate))[0]
+        with stance(candidate.stance):
+            return self.found.record_with(prepare, options, as_it_is=as_it_is, change=self._change(candidate))[0]
 
     def _tensors(self) -> list[torch.Tensor]:
         arguments = [(tuple(call.args), dict(call.kwargs)) for call in self.found.calls]
@@ -257,11 +283,12 @@ class CauseTrials:
             restore = stack.enter_context(repeatable(*calls))
             counter = stack.enter_context(apart.forget_compilations(lambda _seconds: None))
             stack.enter_context(change.apply_settings())
+            stack.enter_context(stance(candidate.stance))
             stack.enter_context(Program(search.functions, {}, change.edits, change.definitions).with_stand_ins({}))
             restore()
             dynamic = candidate.dynamic if candidate.dynamic is not None else search.record.options.dynamic
             first = Bench(calls[0], restore)
-            run = first.compiled(dynamic) if seed is None else first.function
+            run = first.compiled(dynamic=dynamic) if seed is None else first.function
 
             def make(call: Call, number: int) -> Any:
                 bench = Bench(call, restore, search.limit)
@@ -319,8 +346,12 @@ class CauseTrials:
             yield Candidate(f"Pass `{parameter}` as a tensor.", tensors=(parameter,))
         if cause.kind in ("module attribute", "global"):
             yield from self._of_number(cause, owner)
+        if cause.kind in ("number", "module attribute", "global") and dynamo_settings().get("specialize_float"):
+            yield Candidate("Let torch make floats symbolic.", settings=(FLOATS,))
         if cause.kind in ("shape", "number", "module attribute"):
             yield Candidate("Compile with `dynamic=True`.", dynamic=True)
+        if cause.count >= ENDLESS:
+            yield Candidate(STANCE, stance="eager_on_recompile")
 
     def _marks(self, parameter: str) -> Iterator[Candidate]:
         """Yield changes that mark changing sizes as dynamic: of one argument, then of all arguments with such sizes."""

@@ -137,7 +137,7 @@ def find_causes(search: Search, explore: Explore) -> CauseSearch:
     kinds, notes = Kinds(), list[str]()
     files = _users_files(search)
     calls = (search.call, *search.call.later)
-    if len(calls) == 1:
+    if search.record.calls == 1:
         notes.append(ONE_CALL)
     found = CauseSearch(search, explore, kinds, files)
     notes += _note_kinds(search, kinds, [*files.values()])
@@ -169,7 +169,7 @@ def _note_kinds(search: Search, kinds: Kinds, files: Sequence[str]) -> Iterator[
             restore_before(call)
             try:
                 with kinds.noted(functions), bench.in_its_modes(), unheard():
-                    bench.call_once(compiled=False)
+                    bench.call_once()
             except STOPS as error:
                 name = "it" if isinstance(error, OutsideError) else f"it raises {type(error).__name__}:"
                 yield f"call {call.number} could not be made again in full: {name} {error}".splitlines()[0]

@@ -6,8 +6,9 @@ another break appears. Then the edited program is run eagerly and compiled, and 
 
 from __future__ import annotations
 
+import ast
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,18 +19,20 @@ from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, 
 from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.traced_lines import Place
+from compiler.xray.assignments import source_of_file
 from compiler.xray.cost import cost_of
 from compiler.xray.operators import CLOCK, operator_suggestions
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
-from compiler.xray.search import Bench, Search, edit_of, repeatable
+from compiler.xray.search import FORMS, Bench, Search, edit_of, repeatable
 from compiler.xray.substitution import Change, Definition, Noted, Program, Spot
 
 SEEDS = 3
 """Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
 MOST_MOVES = 2
 """Maximum number of further suggestions that are added to a fix, as long as each only moves the break."""
-_WORKING = ("verified", "changes when a side effect happens")
-_WORST = (*_WORKING, "moves the break", "no fix known")
+WORKING = ("verified", "changes when a side effect happens")
+"""States of fixes that can be applied."""
+_WORST = (*WORKING, "moves the break", "no fix known")
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ class Trials:
         """Add the cost of the program with each working fix alone."""
         costs: dict[tuple[Suggestion, ...], ProgramCost | None] = {}
         for fix in tried.fixes:
-            if fix.state in _WORKING and fix.suggestions not in costs:
-                costs[fix.suggestions] = cost_of(self.search, self._sum([fix]))
+            if fix.state in WORKING and fix.suggestions not in costs:
+                costs[fix.suggestions] = cost_of(self.search, self.change_of_fixes([fix]))
         return replace(tried, fixes=tuple(replace(fix, cost=costs.get(fix.suggestions)) for fix in tried.fixes))
 
     def _combine(self, fixes: Sequence[Fix]) -> Tried:
@@ -93,7 +96,7 @@ class Trials:
         Fixes without settings come first. A setting affects all code, so it is kept only if the program then has fewer
         sites or its problems are gone. Returns the best combination.
         """
-        working = [fix for fix in fixes if fix.state in _WORKING]
+        working = [fix for fix in fixes if fix.state in WORKING]
         settings = list(dict.fromkeys(each.settings for fix in working for each in fix.suggestions if each.settings))
         best = self._combination_of(fixes, self._grow([], working))
         if best.rank == (False, len(fixes) - len(working)) or not settings:
@@ -112,13 +115,13 @@ class Trials:
     def _combination_of(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
         """Combine chosen fixes into one change, and find the sites that remain with it."""
         marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
-        change = self._sum(chosen)
+        change = self.change_of_fixes(chosen)
         return Tried(marked, change, self.search.sites_after(change), why_not)
 
     def try_together(self, fixes: Sequence[Fix], chosen: Sequence[Fix]) -> Tried:
         """Try chosen fixes together, whether or not each works alone. Raises ValueError if two edit the same line."""
         for first, second in itertools.combinations(chosen, 2):
-            if not self._sum([first]).fits(self._sum([second])):
+            if not self.change_of_fixes([first]).fits(self.change_of_fixes([second])):
                 raise ValueError(f"the fixes of {first.site} and {second.site} edit the same line: choose one of them")
         with apart.forget_compilations(lambda _seconds: None):
             return self._combination_of(fixes, chosen, self._reason_against(chosen))
@@ -140,7 +143,7 @@ class Trials:
                 if tried[-1].state == "verified":
                     return tried[-1]
             best = min(tried, key=_order, default=_unknown(site))
-            return best if best.state in _WORKING else trial.follow(site, tried, MOST_MOVES) or best
+            return best if best.state in WORKING else trial.follow(site, tried, MOST_MOVES) or best
 
     def _suggestions(self, site: Site) -> Iterator[Suggestion]:
         """Yield the suggestions of a site, and then suggestions to run its code as an operator."""
@@ -151,7 +154,7 @@ class Trials:
         """Add the fixes in `more` that work together with `chosen`: try all at once, or else each half in turn."""
         fitting = list(chosen)
         for fix in more:
-            if self._sum(fitting).fits(self._sum([fix])):
+            if self.change_of_fixes(fitting).fits(self.change_of_fixes([fix])):
                 fitting.append(fix)
         added = fitting[len(chosen) :]
         if not added or not self._reason_against(fitting):
@@ -165,28 +168,32 @@ class Trials:
         site = next(site for site in self.search.sites if site.id == identity)
         return self.search.sites_mended_by(site, suggestion)
 
-    def _sum(self, fixes: Sequence[Fix]) -> Change:
+    def change_of_fixes(self, fixes: Sequence[Fix]) -> Change:
+        """The change that applies all of these fixes."""
         return sum((change_of(self.search, each) for fix in fixes for each in fix.suggestions), Change())
 
     def _reason_against(self, fixes: Sequence[Fix]) -> str:
         """Why fixes do not work together in one of the calls; "" if they do."""
-        change = self._sum(fixes)
+        change = self.change_of_fixes(fixes)
         mended = {site for fix in fixes for each in fix.suggestions for site in self._mended_sites(fix.site, each)}
         for call in (self.search.call, *self.search.call.later):
             with repeatable(call) as restore:
-                if why := Trial(self.search, Bench(call, restore, self.search.limit)).reason_against(change, mended):
+                trial = Trial(self.search, Bench(call, restore, self.search.limit), "aot_eager")
+                if why := trial.reason_against(change, mended):
                     return why
         return ""
 
 
 @dataclass
 class Trial:
-    """Tries changes on one call."""
+    """Tries changes on one call. `backend` is the backend for which the changed call is compiled."""
 
     search: Search
     bench: Bench
+    backend: str = "eager"
     _moved: dict[Spot, int] = field(default_factory=dict)
     _moved_by: dict[tuple[Suggestion, ...], BreakFacts] = field(default_factory=dict)
+    _before: dict[tuple[frozenset[str], int | None], Outcome] = field(default_factory=dict)
 
     def reason_against(self, change: Change, mended: set[str]) -> str:
         """Why a change does not mend the `mended` sites (a break, a difference or an error); "" if it does."""
@@ -205,7 +212,7 @@ class Trial:
                 more = change_of(self.search, suggestion)
                 if more != Change() and change.fits(more):
                     tried.append(self.try_suggestions(site, (*fix.suggestions, suggestion)))
-                    if tried[-1].state in _WORKING:
+                    if tried[-1].state in WORKING:
                         return tried[-1]
             if moves > 1 and (found := self.follow(site, tried, moves - 1)):
                 return found
@@ -270,7 +277,7 @@ class Trial:
             self._moved[spot] = len(self.search.spots) + len(self._moved)
 
     def _program(self, change: Change, mended: set[str]) -> Program:
-        spots = self._spots(mended) | self._moved
+        spots = self._spots(mended) | (self._moved if change.edits else {})
         return Program(self.search.functions, spots, change.edits, change.definitions)
 
     def _place(self, facts: BreakFacts) -> Place:
@@ -287,37 +294,55 @@ class Trial:
         The changed call is compiled, with values in place of all sites that are not mended, so that the mended code is
         in a graph. Then it is also run eagerly on random inputs.
         """
-        why, when = self._compare(change, mended, compiled=True)
+        why, when = self._compare(change, mended, self.backend)
         if why:
             return why, ""
-        for seed in range(SEEDS):
+        for seed in self._seeds(change):
             why, _ = self._compare(change, mended, seed=seed)
             if why:
                 return f"on other inputs, {why}", ""
         return "", when
 
-    def _compare(
-        self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None
-    ) -> tuple[str, str]:
+    def _seeds(self, change: Change) -> Iterator[int]:
+        """Yield seeds of random inputs to compare, also of inputs that take other branches in the changed lines."""
+        yield from range(SEEDS)
+        tests = {spot: number for number, spot in enumerate(_tests_in(change))}
+        taken = {side for seed in (None, *range(SEEDS)) for side in self._sides(tests, seed)} if tests else set()
+        for seed in range(SEEDS, len(FORMS)):
+            if len(taken) == 2 * len(tests):
+                return
+            if more := self._sides(tests, seed) - taken:
+                taken |= more
+                yield seed
+
+    def _sides(self, tests: Mapping[Spot, int], seed: int | None) -> set[tuple[int, bool]]:
+        """Numbers of the conditions that the unchanged program evaluates, each with a value that it had."""
+        noted = Noted()
+        self.bench.run_noting(Program(self.search.functions, tests), noted, frozenset(), seed)
+        return {(number, value) for number, values in noted.values.items() for value in values}
+
+    def _compare(self, change: Change, mended: set[str], backend: str = "", seed: int | None = None) -> tuple[str, str]:
         """Compare one call without and with a change. Differences between two unchanged runs (times) are ignored."""
-        before = self._outcome(Change(), mended, seed=seed)
-        after = self._outcome(change, mended, compiled=compiled, seed=seed)
+        key = frozenset(mended), seed
+        before = self._before[key] = self._before.get(key) or self._outcome(Change(), mended, seed=seed)
+        after = self._outcome(change, mended, backend, seed)
         why, when = compare_outcomes(before, before, after)
         if why or when:
             why, when = compare_outcomes(before, self._outcome(Change(), mended, seed=seed), after)
-        if why and compiled:  # compare with a compiled run with all sites replaced: compiling may change random numbers
-            why, when = compare_outcomes(before, self._outcome(Change(), set(), compiled=True), after)
+        if why and backend:  # compare with a compiled run with all sites replaced: compiling may change random numbers
+            compiled = self._outcome(Change(), set(), backend)
+            first = compiled if compiled.raised else before
+            why, when = compare_outcomes(first, compiled, after)
         return why, when
 
-    def _outcome(self, change: Change, mended: set[str], *, compiled: bool = False, seed: int | None = None) -> Outcome:
+    def _outcome(self, change: Change, mended: set[str], backend: str = "", seed: int | None = None) -> Outcome:
         """Run the call with a change."""
         bench, noted, left_out = self.bench, Noted(), frozenset(self.search.left_out)
-        self._moved = self._moved if change.edits else {}
         program = self._program(change, mended)
 
         def call() -> Any:
             with bench.in_its_modes():
-                return bench.call_once(compiled=compiled)
+                return bench.call_once(backend)
 
         try:
             with change.apply_settings():
@@ -327,6 +352,20 @@ class Trial:
                     return run_and_hear([call], bench.roots)
         finally:
             bench.restore()
+
+
+def _tests_in(change: Change) -> list[Spot]:
+    """The conditions in the lines that a change edits, without those that only raise an error."""
+    found = list[Spot]()
+    for edit in change.edits:
+        source = source_of_file(edit.file)
+        for node in ast.walk(source.tree) if source else ():
+            is_choice = isinstance(node, ast.IfExp | ast.While) or (
+                isinstance(node, ast.If) and not isinstance(node.body[0], ast.Raise)
+            )
+            if is_choice and edit.line <= node.test.lineno <= edit.end_line:  # type: ignore[attr-defined]
+                found.append(Spot.of_node(edit.file, node.test, "truth"))  # type: ignore[attr-defined]
+    return found
 
 
 def _order(fix: Fix) -> tuple[int, bool]:

@@ -51,7 +51,13 @@ def run_and_hear(calls: Sequence[Callable[[], Any]], roots: Sequence[tuple[str, 
                 results += [replace(each, name=f"{each.name} of call {number}") for each in mine]
         except STOPS as error:
             raised = f"{type(error).__name__}: {error}"
-    return Outcome(results, tuple(heard.said), State.of(roots).values(), raised)
+    return Outcome(results, tuple(heard.said), _contents_of(State.of(roots)), raised)
+
+
+def _contents_of(state: State) -> dict[str, Any]:
+    """The tensors and plain values in a state's objects, and whether the tensors require grad, by name."""
+    tensors = ((name, value) for name, value in state.objects if isinstance(value, torch.Tensor))
+    return state.values() | {f"{name}.requires_grad": value.requires_grad for name, value in tensors}
 
 
 def _results_and_gradients(value: Any, leaves: Sequence[torch.Tensor]) -> list[Result]:

@@ -43,6 +43,11 @@ MOST_CAPTURES = 120
 """Maximum number of captures. A search needs one for each site, and one more for each call."""
 SECONDS = 60.0
 """Maximum duration of each run of the call, in seconds, as a repeated program may never end."""
+FORMS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: x, lambda x: 10 * x, lambda x: 0.1 * x, lambda x: x.abs(), lambda x: -x.abs(), lambda x: 100 * x,
+    lambda x: x + 1, lambda x: x - 1, lambda x: 0.01 * x, lambda x: x.abs() + 10, lambda x: 0 * x,
+)  # fmt: skip
+"""Functions of normal random numbers, by seed: together they take most branches of a program."""
 UNKNOWN = "it uses the value of code that is not run again"
 _TORCH = str(Path(torch.__file__).parent)
 Hear = Callable[[str], None]
@@ -424,24 +429,39 @@ class Bench:
         """The call's function and arguments, with names: the objects from which its state is reached."""
         return roots_of(self.call.fn, self.call.args, self.call.kwargs)
 
-    def call_once(self, *, compiled: bool) -> Any:
-        """Make the call, eagerly or compiled; return its value."""
-        function = self.compiled() if compiled else self.function
+    def call_once(self, backend: str = "") -> Any:
+        """Make the call, compiled for a backend, or eagerly; return its value."""
+        function = self.compiled(backend) if backend else self.function
         return function(*self.call.args, **self.call.kwargs)
 
-    def compiled(self, dynamic: bool | None = None) -> Function:
-        """The function to call, compiled, with graphs that run eagerly."""
-        return dynamo.compile_function(self.function, dynamo.named_backend("eager"), dynamic=dynamic, fullgraph=False)
+    def compiled(self, backend: str = "eager", dynamic: bool | None = None) -> Function:
+        """The function to call, compiled."""
+        return dynamo.compile_function(self.function, dynamo.named_backend(backend), dynamic=dynamic, fullgraph=False)
 
     def draw_inputs(self, seed: int | None) -> None:
-        """Fill floating-point CPU tensors in the arguments with random numbers; do nothing if `seed` is None."""
+        """Fill the tensors in the arguments with random numbers; do nothing if `seed` is None.
+
+        Floats are normal, larger, smaller or of one sign, as the seed says. Other numbers, such as indices, change
+        places. Only tensors on the CPU are filled.
+        """
         if seed is None:
             return
         generator = torch.Generator().manual_seed(seed)
+        form = FORMS[seed % len(FORMS)]
         with torch.no_grad():
             for leaf in tree_leaves((tuple(self.call.args), dict(self.call.kwargs))):
-                if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.device.type == "cpu":
-                    leaf.data.copy_(torch.randn(leaf.shape, generator=generator))
+                if (
+                    not isinstance(leaf, torch.Tensor)
+                    or leaf.device.type != "cpu"
+                    or leaf.layout != torch.strided
+                    or 0 in leaf.stride()
+                ):
+                    continue
+                if leaf.is_floating_point():
+                    leaf.data.copy_(form(torch.randn(leaf.shape, generator=generator)))
+                else:
+                    places = torch.randperm(leaf.numel(), generator=generator)
+                    leaf.data.copy_(leaf.detach().flatten()[places].view(leaf.shape))
 
     def run_noting(
         self, program: Program, noted: Noted, left_out: frozenset[int], seed: int | None = None
@@ -487,6 +507,12 @@ class Bench:
         ):
             warnings.simplefilter("ignore")
             yield
+
+
+def _can_be_filled(leaf: Any) -> bool:
+    """Whether an argument is a dense tensor on the CPU without repeated elements."""
+    is_dense = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout == torch.strided
+    return is_dense and 0 not in leaf.stride()
 
 
 @contextmanager

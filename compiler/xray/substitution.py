@@ -63,12 +63,6 @@ class Spot:
         start = (place.line, place.column or 0)
         return cls(place.file, start, (place.end_line or place.line, place.end_column or 0))
 
-    def is_at(self, node: ast.AST) -> bool:
-        """Whether a node of the file is at this spot."""
-        if not isinstance(node, ast.stmt if self.kind == "statement" else ast.expr):
-            return False
-        return (node.lineno, node.col_offset) == self.start and (node.end_lineno, node.end_col_offset) == self.end
-
     def covers(self, file: str, position: tuple[int, int]) -> bool:
         """Whether a position (line, column) of a file is in this spot."""
         return self.file == file and self.start <= position < self.end
@@ -274,9 +268,12 @@ class _Replace(ast.NodeTransformer):
         self, spots: Mapping[Spot, int], stand_ins: Mapping[int, StandIn] | None, left_out: frozenset[int]
     ) -> None:
         self.spots, self.stand_ins, self.left_out = spots, stand_ins, left_out
+        self.places: dict[tuple[Any, ...], Spot] = {}
+        for spot in spots:
+            self.places.setdefault((spot.kind == "statement", spot.start, spot.end), spot)
 
     def visit(self, node: ast.AST) -> Any:
-        spot = next((spot for spot in self.spots if spot.is_at(node)), None)
+        spot = self._spot_at(node)
         self.generic_visit(node)
         if spot is None:
             return node
@@ -286,6 +283,12 @@ class _Replace(ast.NodeTransformer):
         assert isinstance(node, ast.expr)
         new = self._expression(node, number, spot.kind)
         return node if new is None else _place_at(ast.IfExp(ast.Constant(True), new, node), node)
+
+    def _spot_at(self, node: ast.AST) -> Spot | None:
+        if not isinstance(node, ast.stmt | ast.expr):
+            return None
+        start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        return self.places.get((isinstance(node, ast.stmt), start, end))
 
     def _expression(self, node: ast.expr, number: int, kind: Kind) -> ast.expr | None:
         if number in self.left_out:

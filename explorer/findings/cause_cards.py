@@ -78,11 +78,17 @@ def _fix_parts(fix: CauseFix, lines: SourceLines) -> Iterable[Parts]:
         yield from (change_part(edit, "change", lines) for edit in fix.edits)
 
 
-def cause_promises(causes: Sequence[Cause]) -> list[str]:
-    """Promise of a patch on the causes of recompilation that it removes, as one sentence; [] without causes."""
+def cause_promises(causes: Sequence[Cause], at_call: Sequence[str]) -> list[str]:
+    """Promises of a patch on the causes of recompilation that it removes, as sentences; [] without causes.
+
+    `at_call` are statements that are not in the diff, as they belong where the function is compiled or called.
+    """
+    if not causes:
+        return []
     places = ", ".join(place_text(cause.file, cause.line) for cause in causes)
     several = pluralize(len(causes), "cause")
-    return [f"Changes for {several} of recompilation: {places}. Results and output stay the same."] if causes else []
+    head = f"Changes for {several} of recompilation: {places}. Results, gradients, output and attributes are the same."
+    return [head, *(f"Add where you compile or call it: {statement}" for statement in at_call)]
 
 
 def list_origins(origins: Sequence[ValueOrigin]) -> str | None:

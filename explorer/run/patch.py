@@ -50,11 +50,16 @@ class Patch(str):
         return "\n\n".join(text.rstrip("\n") for text in texts) + "\n"
 
 
-def patch_of(files: Sequence[EditedFile], promise: Sequence[str], is_verified: bool) -> Patch:
-    """The patch for edited files; `promise` are sentences that say what the fixes achieve."""
+def patch_of(
+    files: Sequence[EditedFile], promise: Sequence[str], is_verified: bool, *, has_more: bool = False
+) -> Patch:
+    """The patch for edited files; `promise` are sentences that say what the fixes achieve.
+
+    With `has_more`, they also name changes that are in no file, so that they are worth showing alone.
+    """
     lines = tuple(f"# {sentence}\n" for sentence in promise)
     diff = "".join(map(diff_of, files))
-    return Patch("".join(lines) + diff, tuple(files), lines, is_verified) if diff else Patch("")
+    return Patch("".join(lines) + diff, tuple(files), lines, is_verified) if diff or has_more else Patch("")
 
 
 def diff_of(file: EditedFile) -> str:

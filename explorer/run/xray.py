@@ -165,11 +165,11 @@ class XRayed:
 
             trials, of_causes = Trials(self._search_once()), CauseTrials(self._search_causes_once())
             tried, causes = trials.run(), of_causes.run()
-            change, added = of_causes.add_to(tried.change)
-            tried = trials.with_cost(tried, change)
+            added = of_causes.add_to(tried.change)
+            tried = trials.with_cost(tried, added.change)
             states = capture_states(self._search_causes_once(), tried.fixes)
             found = replace(self._found_with(tried), causes=causes, states=states)
-            patch = self._patch_of(tried, [each for each in causes if each.id in added])
+            patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added.at_call)
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))
         return self
@@ -223,14 +223,17 @@ class XRayed:
         tried = replace(trials.try_together(self.fixes, chosen), cost=self.found.cost)
         return self._patch_of(trials.with_cost(tried))
 
-    def _patch_of(self, tried: Tried, causes: Sequence[Cause] = ()) -> Patch:
-        """The patch of the tried fixes, including changes for these causes of recompilation."""
+    def _patch_of(self, tried: Tried, causes: Sequence[Cause] = (), at_call: Sequence[str] = ()) -> Patch:
+        """The patch of the tried fixes, including changes for these causes of recompilation.
+
+        `at_call` are changes that no edit of a file makes: they are told above the diff.
+        """
         from compiler.xray.patch import edited_files
 
         files = edited_files(tried.change, self._search_once(), cell_texts())
         told = promises(self._found_with(tried), tried.left, tried.why_not) if self.sites else []
-        told += cause_promises(causes)
-        return patch_of(files, told, not tried.why_not)
+        told += cause_promises(causes, at_call)
+        return patch_of(files, told, not tried.why_not, has_more=bool(at_call))
 
     def new_cell(self, sites: Sequence[str | int] | None = None) -> None:
         """Put the patched text of your cell into a new cell below this one; `sites` as for `patch`.

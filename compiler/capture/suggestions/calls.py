@@ -180,10 +180,15 @@ RULES: tuple[Rule, ...] = (
         calls=r"os\..*|pathlib\..*|Path|Path\..*|posix\..*|shutil\..*|glob\..*",
     ),
     Rule(
+        "{code} makes another name on every call; a graph would keep the first one.",
+        "Make it before the compiled function, and pass it in.",
+        calls=r"(uuid\.)?uuid[1-8]|uuid\..*|secrets\..*|os\.urandom",
+    ),
+    Rule(
         "{code} works on Python data with code written in C, which torch can't read.",
         BEFORE,
         CONSTANT,
-        calls=r"json\..*|yaml\..*|hashlib\..*|_hashlib\..*|.*\.(hexdigest|digest)|uuid\..*|struct\..*|base64\..*|zlib\..*",
+        calls=r"json\..*|yaml\..*|hashlib\..*|_hashlib\..*|.*\.(hexdigest|digest)|struct\..*|base64\..*|zlib\..*",
     ),
     Rule(
         "{code} calls a library that torch does not trace.",

@@ -88,24 +88,24 @@ def branch_to_where(case: Case) -> Lines | None:
     `return torch.where(c, a, b)`.
     """
     owner = case.statement
-    if isinstance(owner, ast.If) and _is_in(case, owner.test):
+    if isinstance(owner, ast.If) and is_in(case, owner.test):
         if case.text(owner).startswith("elif"):
             return None
         return _returns_to_where(case, owner) or _assignments_to_where(case, owner)
     found = (node for node in _expressions(case) if isinstance(node, ast.IfExp))
-    choice = next((node for node in found if _is_in(case, node.test)), None)
-    if choice is None or not _can_combine(choice.test):
+    choice = next((node for node in found if is_in(case, node.test)), None)
+    if choice is None or not can_combine(choice.test):
         return None
-    condition = _condition(case, choice.test)
+    condition = condition_code(case, choice.test)
     return _put(case, choice, f"torch.where({condition}, {case.text(choice.body)}, {case.text(choice.orelse)})")
 
 
 def _assignments_to_where(case: Case, owner: ast.If) -> Lines | None:
     """Rewrite an `if` whose sides only assign names; the condition is computed once, before the assignments."""
     pairs = _choices(owner)
-    if not pairs or not _can_combine(owner.test):
+    if not pairs or not can_combine(owner.test):
         return None
-    condition, indent = _condition(case, owner.test), " " * owner.col_offset
+    condition, indent = condition_code(case, owner.test), " " * owner.col_offset
     if len(pairs) == 1:
         name, yes, no = pairs[0]
         return _put(case, owner, f"{name} = torch.where({condition}, {yes}, {no})")
@@ -120,8 +120,8 @@ def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
     after = _statement_after(case, owner)
     other = owner.orelse[0] if len(owner.orelse) == 1 else after if not owner.orelse else None
     match owner.body, other:
-        case [ast.Return(value=ast.expr() as yes)], ast.Return(value=ast.expr() as no) if _can_combine(owner.test):
-            text = _choose_expression(_condition(case, owner.test), yes, no)
+        case [ast.Return(value=ast.expr() as yes)], ast.Return(value=ast.expr() as no) if can_combine(owner.test):
+            text = choose_expression(condition_code(case, owner.test), yes, no)
             if text is None:
                 return None
             first, _, new = _put(case, owner, f"return {text}")
@@ -129,10 +129,10 @@ def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
     return None
 
 
-def _choose_expression(condition: str, yes: ast.expr, no: ast.expr) -> str | None:
+def choose_expression(condition: str, yes: ast.expr, no: ast.expr) -> str | None:
     """Code that chooses between two values, or item by item between two tuples; None if one is another container."""
     if isinstance(yes, ast.Tuple) and isinstance(no, ast.Tuple) and len(yes.elts) == len(no.elts):
-        parts = [_choose_expression(condition, mine, other) for mine, other in zip(yes.elts, no.elts, strict=True)]
+        parts = [choose_expression(condition, mine, other) for mine, other in zip(yes.elts, no.elts, strict=True)]
         return None if None in parts else ", ".join(map(str, parts))
     if ast.dump(yes) == ast.dump(no):
         return ast.unparse(yes)
@@ -155,7 +155,7 @@ def _function_of(case: Case) -> ast.AST | None:
     return next((node for node in reversed(case.around) if isinstance(node, ast.FunctionDef)), None)
 
 
-def _is_in(case: Case, test: ast.expr) -> bool:
+def is_in(case: Case, test: ast.expr) -> bool:
     """Whether the culprit is a condition, one of its operands, or a number that it compares."""
     return case.node in _operands(test) or _is_compared(case, test)
 
@@ -166,7 +166,7 @@ def _operands(test: ast.expr) -> list[ast.expr]:
     return [test, *(inner for part in parts for inner in _operands(part))]
 
 
-def _can_combine(test: ast.expr) -> bool:
+def can_combine(test: ast.expr) -> bool:
     """Whether a condition can be a tensor: `&` and `|` can replace `and` and `or` only between booleans."""
     return not isinstance(test, ast.BoolOp) or is_boolean(test)
 
@@ -182,7 +182,8 @@ def _choices(statement: ast.If) -> list[tuple[str, str, str]]:
     names = list(dict.fromkeys([*yes, *no]))
     for position, name in enumerate(names):
         values = [side[name] for side in (yes, no) if name in side]
-        read = {node.id for value in values for node in ast.walk(ast.parse(value)) if isinstance(node, ast.Name)}
+        nodes = (node for value in values for node in ast.walk(ast.parse(value)))
+        read = {ast.unparse(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
         if read & set(names[:position]):
             return []
     return [(name, yes.get(name, name), no.get(name, name)) for name in names]
@@ -214,26 +215,30 @@ def _is_scaled(node: ast.expr) -> bool:
 
 
 def _assignments(body: list[ast.stmt]) -> dict[str, str] | None:
-    """Values by name if a block only assigns names, each once; else None."""
+    """Values by name if a block only assigns names and attributes, each once; else None."""
     found: dict[str, str] = {}
     for statement in body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in found:
+            case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value) if (
+                name := ast.unparse(target)
+            ) not in found:
                 found[name] = ast.unparse(value)
-            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value) if name not in found:
-                found[name] = ast.unparse(ast.BinOp(ast.Name(name, ast.Load()), op, value))
+            case ast.AugAssign(target=ast.Name() | ast.Attribute() as target, op=op, value=value) if (
+                name := ast.unparse(target)
+            ) not in found:
+                found[name] = ast.unparse(ast.BinOp(ast.parse(name, mode="eval").body, op, value))
             case _:
                 return None
     return found
 
 
-def _condition(case: Case, test: ast.expr) -> str:
+def condition_code(case: Case, test: ast.expr) -> str:
     """A condition as tensor code, as `and`, `or`, `not` and `a < b < c` need Python booleans."""
     if isinstance(test, ast.BoolOp):
         operator = " & " if isinstance(test.op, ast.And) else " | "
-        return operator.join(f"({_condition(case, value)})" for value in test.values)
+        return operator.join(f"({condition_code(case, value)})" for value in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return f"torch.logical_not({_condition(case, test.operand)})"
+        return f"torch.logical_not({condition_code(case, test.operand)})"
     if isinstance(test, ast.Compare) and len(test.ops) > 1:
         sides = [test.left, *test.comparators]
         pairs = (ast.Compare(sides[n], [test.ops[n]], [sides[n + 1]]) for n in range(len(test.ops)))
@@ -281,7 +286,7 @@ def numbers_by_item(case: Case) -> Lines | None:
 def negation(case: Case) -> Lines | None:
     """Rewrite `not c` as `torch.logical_not(c)`."""
     node = case.node
-    return _put(case, node, _condition(case, node)) if isinstance(node, ast.UnaryOp) else None
+    return _put(case, node, condition_code(case, node)) if isinstance(node, ast.UnaryOp) else None
 
 
 def _expressions(case: Case) -> list[ast.AST]:
@@ -294,7 +299,7 @@ def logical(case: Case) -> Lines | None:
         return None
     for node in _expressions(case):
         if isinstance(node, ast.BoolOp) and case.node in (node, *node.values) and is_boolean(node):
-            return _put(case, node, _condition(case, node))
+            return _put(case, node, condition_code(case, node))
     return None
 
 
@@ -302,13 +307,13 @@ def assert_in_graph(case: Case) -> Lines | None:
     """Rewrite `assert c, message` and `if c: raise ...` as the graph node `torch._assert_async(c, "message")`."""
     match case.statement:
         case ast.Assert(test=test, msg=message):
-            condition = _condition(case, test)
+            condition = condition_code(case, test)
         case ast.If(test=test, body=[ast.Raise(exc=error)], orelse=[]):
             condition = _negate(case, test)
             message = error.args[0] if isinstance(error, ast.Call) and error.args else None
         case _:
             return None
-    if not _can_combine(test):
+    if not can_combine(test):
         return None
     return _put(case, case.statement, f"torch._assert_async({condition}, {_message(case, message, test)})")
 
@@ -387,8 +392,8 @@ def _message(case: Case, message: ast.expr | None, test: ast.expr) -> str:
 
 def _negate(case: Case, test: ast.expr) -> str:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _condition(case, test.operand)
-    return f"torch.logical_not({_condition(case, test)})"
+        return condition_code(case, test.operand)
+    return f"torch.logical_not({condition_code(case, test)})"
 
 
 def data_to_copy(case: Case) -> Lines | None:

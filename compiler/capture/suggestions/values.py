@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.capture.suggestions import rewrites, uses
+from compiler.capture.suggestions import loops, rewrites, uses
 from compiler.capture.suggestions.calls import MOVES
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Change, Rule
@@ -27,6 +27,10 @@ BOTH_SIDES = (
     "Both sides are computed on every call. They need the same shape and dtype, and neither may fail where the other "
     "is meant; a gradient through an infinite value of the other side is NaN."
 )
+EVERY_ITERATION = (
+    "Every iteration runs on every call. What the iterations that were left out would compute must have the same shape "
+    "and dtype, and may not fail."
+)
 LOOP_OVER_ALL = "Loop over all that there could be, and leave out what is not wanted with torch.where"
 DYNAMIC_SHAPE = ("Dynamic shape operator", "Dynamic shape operator (no meta kernel)")
 
@@ -49,6 +53,12 @@ _SYMBOL = Change(
 def _is_looped_over(case: Case) -> bool:
     return uses.is_looped(case) or uses.needs_python(case)
 
+
+_ALL_ITERATIONS = Change(
+    "Run every iteration, and keep the values of those that count with torch.where.",
+    loops.loop_to_where,
+    caveat=EVERY_ITERATION,
+)
 
 _SIZE = Change(
     "Or let the graph hold the size as a symbol.",
@@ -98,6 +108,13 @@ RULES: tuple[Rule, ...] = (
         kinds=ITEM,
         calls=r".*\.item|float",
         when=rewrites.is_checked_number,
+    ),
+    Rule(
+        "{code} asks for the number in a tensor to end a loop by it, and the number is not known until the graph runs.",
+        _ALL_ITERATIONS,
+        kinds=ITEM,
+        calls=r".*\.item|float",
+        when=loops.ends_loop,
     ),
     Rule(
         "{code} asks for the number in a tensor to choose by it, and the number is not known until the graph runs.",
@@ -151,6 +168,7 @@ RULES: tuple[Rule, ...] = (
             safe=rewrites.chooses_alike,
             when=rewrites.branches,
         ),
+        _ALL_ITERATIONS,
         Change(
             "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
             rewrites.logical,

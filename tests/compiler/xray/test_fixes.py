@@ -13,7 +13,7 @@ import torch
 from compiler.engine import explore
 from compiler.record import Fix
 from compiler.record.options import Options
-from compiler.xray.fixes import Outcome, compare_outcomes
+from compiler.xray.outcomes import Outcome, compare_outcomes
 from explorer.run.run import Run
 from explorer.run.xray import XRayed
 from tests.compiler.broken import MODERN, NUMBERS, function, settings
