@@ -174,15 +174,20 @@ RULES: tuple[Rule, ...] = (
         calls=r"open|input|io\..*|.*\.(read|write|readline|readlines)|_io\..*|subprocess\..*|socket\..*|requests\..*",
     ),
     Rule(
+        "{code} makes another name on every call; a graph would keep the first one.",
+        "Make it before the compiled function, and pass it in.",
+        calls=r"(uuid\.)?uuid[1-8]|uuid\..*|secrets\..*|os\.urandom",
+    ),
+    Rule(
+        "{code} takes or releases a lock, which a graph does not do while it runs.",
+        "Hold the lock around the call of the compiled function.",
+        calls=r".*\.(acquire|release)",
+    ),
+    Rule(
         "{code} asks the operating system, which a graph can't.",
         BEFORE,
         CONSTANT,
         calls=r"os\..*|pathlib\..*|Path|Path\..*|posix\..*|shutil\..*|glob\..*",
-    ),
-    Rule(
-        "{code} makes another name on every call; a graph would keep the first one.",
-        "Make it before the compiled function, and pass it in.",
-        calls=r"(uuid\.)?uuid[1-8]|uuid\..*|secrets\..*|os\.urandom",
     ),
     Rule(
         "{code} works on Python data with code written in C, which torch can't read.",

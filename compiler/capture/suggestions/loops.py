@@ -15,7 +15,8 @@ from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines
 
 _FLAGS = ("is_done", "has_ended", "is_over")
-_TESTS = ("is_last", "is_left_out", "is_so")
+_TESTS = ("is_last", "is_end", "is_so")
+_SKIPS = ("is_skipped", "is_left_out", "is_not_so")
 _Assignment = ast.Assign | ast.AugAssign
 
 
@@ -88,11 +89,12 @@ def ends_loop(case: Case) -> bool:
 
 
 def _rewritten(loop: _Loop, carried: set[str], device: str) -> Lines | None:
-    flag, test = loop.free_name(_FLAGS), loop.free_name(_TESTS)
+    is_skip = isinstance(loop.end, ast.Continue)
+    flag, test = loop.free_name(_FLAGS), loop.free_name(_SKIPS if is_skip else _TESTS)
     condition = rewrites.condition_code(loop.case, loop.choice.test)
     if not flag or not test:
         return None
-    if isinstance(loop.end, ast.Continue):
+    if is_skip:
         edits = [(loop.choice, _choose(loop, carried, test, f"{test} = {condition}"))]
         edits += [(each, _kept(each, carried, test)) for each in loop.after]
         return _edit_lines(loop, edits, "")

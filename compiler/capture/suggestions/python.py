@@ -40,6 +40,12 @@ RULES: tuple[Rule, ...] = (
         kinds=("Invalid call to __build_class__", "LOAD_BUILD_CLASS bytecode not supported"),
     ),
     Rule(
+        "{code} holds a lock, and a graph has no part that one thread runs at a time.",
+        "Hold it around the call of the compiled function.",
+        kinds=("Unsupported context manager", "unsupported contextlib.* API"),
+        text=r"(.*[._])?[rR]?[lL]ock",
+    ),
+    Rule(
         "torch does not know what {code} does on entry and on exit.",
         "Enter it outside of the compiled function, around the call.",
         kinds=("Unsupported context manager", "unsupported contextlib.* API"),

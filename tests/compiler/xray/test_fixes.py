@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import linecache
 from typing import Any
@@ -73,6 +74,55 @@ def test_new_attribute_is_a_difference() -> None:
     assert compare_outcomes(before, before, Outcome(held={"self.steps": 1, "operator.name": "a"})) == ("", "")
 
 
+LOOPS = """
+def f(x):
+    total = x.new_zeros(())
+    for row in x.reshape(2, 2):
+        if row.sum() < 0:
+            continue
+        total = total + row.sum() ** 2
+    for n in range(3):
+        x = torch.tanh(x) + 0.1 * n  # one step
+        if x.sum() > 1.0:
+            break
+    return x * total
+"""
+
+
+def test_loops_that_data_end_run_to_their_end() -> None:
+    fixes = tried(LOOPS, (X,), (X - 2.4,))
+    assert {fix.state for fix in fixes.values()} == {"verified"}
+    lines = [line.strip() for fix in fixes.values() for each in fix.suggestions for line in each.rewrite.splitlines()]
+    assert "total = torch.where(is_skipped, total, total + row.sum() ** 2)" in lines
+    assert "x = torch.where(is_done, x, torch.tanh(x) + 0.1 * n)  # one step" in lines
+
+
+RARE = "def f(x):\n    if x.sum() > 35:\n        x += 1\n    return x * 2\n"
+
+
+def test_fix_is_compared_on_inputs_that_take_the_other_branch() -> None:
+    assert only(RARE).state == "no fix known"
+
+
+TRAINS = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = nn.Parameter(torch.ones(4)), set()
+    def forward(self, x):
+        loss = (x * self.weight).sum()
+        loss.backward()
+        self.seen.add(loss.item())
+        return loss
+f = M()
+"""
+
+
+def test_effects_are_compared_though_the_call_runs_backward() -> None:
+    fix = tried(TRAINS)["loss.item()"]
+    assert not (fix.suggestion and fix.suggestion.rewrite) or fix.state == "no fix known"
+
+
 def test_moved_break_is_mended_too() -> None:
     fixes = tried("def f(x):\n    k = x.sum().item()\n    m = k + 1\n    if m > 2:\n        x = x * 2\n    return x\n")
     fix = fixes["x.sum().item()"]
@@ -122,14 +172,19 @@ NEARLY = "def f(x):\n    if x.sum() > 0:\n        y = x.sqrt()\n    else:\n     
 def test_words_only_are_given_as_the_reason() -> None:
     fix = only("names = []\ndef f(x):\n    names.append(uuid.uuid4().hex)\n    return x * 2\n")
     assert fix.state == "no fix known"
-    assert fix.words.startswith("this has to be changed by hand: Do it before the compiled function")
+    assert fix.words.startswith("this has to be changed by hand: Make it before the compiled function")
+
+
+@functools.cache
+def fixed_program(name: str) -> XRayed:
+    fn, calls = module(name).program()
+    return x_rayed(fn, *calls).try_fixes()
 
 
 @pytest.mark.skipif(not MODERN, reason="the lists are those of torch 2.13")
 @pytest.mark.parametrize("name", ["graph_network", "rollout", "retrieval"])
 def test_patched_program_has_the_breaks_that_are_promised(name: str) -> None:
-    fn, calls = module(name).program()
-    found = x_rayed(fn, *calls).try_fixes()
+    found = fixed_program(name)
     assert len(found.left) <= len(found.sites) - 3
     file = str(FOLDER / f"{name}.py")
     text = patched(found.patch(), linecache.getlines(file))
@@ -167,11 +222,9 @@ def patched(diff: str, lines: list[str]) -> str:
 
 
 def test_patch_keeps_comments_and_changes_no_file() -> None:
-    fn, calls = module("graph_network").program()
-    file = FOLDER / "graph_network.py"
-    before = file.read_text()
-    diff = x_rayed(fn, *calls).patch()
-    assert file.read_text() == before
+    before = (FOLDER / "graph_network.py").read_text()
+    diff = fixed_program("graph_network").patch()
+    assert (FOLDER / "graph_network.py").read_text() == before
     removed = [line[1:] for line in diff.splitlines() if line.startswith("-") and not line.startswith("---")]
     assert all(line in before for line in removed)
     assert patched(diff, before.splitlines(keepends=True)).count("\n") >= before.count("\n") - 3
