@@ -27,7 +27,6 @@ from compiler.xray.assignments import (
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
-_HEADED = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)
 MOST = 6
 
 
@@ -87,10 +86,9 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
     if source is None or function is None:
         return
     iterated = _iterated(source, function, use)
-    before, _ = find_reaching(source, function, use.name, use.line, None)
-    before = [found for found in before if not excludes(source, found[0], use.line)]
-    earlier = [found for found in before if isinstance(found[0], _HEADED) or found[0].end_lineno != use.line] or before
-    for node, value in [*iterated, *(() if iterated else earlier)]:
+    before, later = find_reaching(source, function, use.name, use.line, _load(function, use))
+    earlier = [found for found in before if not excludes(source, found[0], use.line)]
+    for node, value in iterated or earlier or later:
         if value is not None:
             shown = value if isinstance(node, ast.With | ast.AsyncWith) else node
             read = node if isinstance(node, ast.AugAssign) else value
@@ -102,6 +100,13 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
     passed = argument_of(function.args, use.name, call[0]) if call and isinstance(call[0], ast.Call) else None
     if passed is not None and not isinstance(function, ast.Lambda):
         yield replace(place_of(Step(caller.file, passed)), function=caller.function), passed, use.depth - 1
+
+
+def _load(function: ast.AST, use: _Use) -> ast.Name | None:
+    """The first node that reads the name from the line of a use on."""
+    names = (node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == use.name)
+    loads = (node for node in names if isinstance(node.ctx, ast.Load) and node.lineno >= use.line)
+    return min(loads, key=lambda node: node.lineno, default=None)
 
 
 def _iterated(source: Source, function: ast.AST, use: _Use) -> list[Assigned]:
