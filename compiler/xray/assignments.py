@@ -105,7 +105,7 @@ def find_reaching(
     assigned = sorted(assignments(source, function, name), key=lambda found: found[0].lineno)
     inside = source.statement(use) if use is not None else None
     before = [found for found in assigned if _is_before(found[0], line, inside)]
-    sure = [found for found in before if _replaces(found[0], name) and dominates(source, found[0], line)]
+    sure = [found for found in before if always_sets(source, found[0], name, line)]
     reached = before[before.index(sure[-1]) :] if sure else before
     loops = [node for node in ast.walk(function) if isinstance(node, _LOOPS) and covers(node, line)
              and not (sure and covers(node, sure[-1][0].lineno))]  # fmt: skip
@@ -121,11 +121,11 @@ def _is_before(statement: ast.stmt | ast.expr, line: int, inside: ast.stmt | Non
     return (end or statement.lineno) <= line
 
 
-def _replaces(node: ast.stmt | ast.expr, name: str) -> bool:
-    """Whether a node that sets a variable gives it a new value, and does not only change the container in it."""
+def always_sets(source: Source, node: ast.stmt | ast.expr, name: str, line: int) -> bool:
+    """Whether a node always runs before a line and gives a variable a new value, not only a container other items."""
     targets = node.targets if isinstance(node, ast.Assign) else ()
     is_of_items = bool(targets) and not any(_names(target, name) for target in targets)
-    return not (isinstance(node, ast.Expr) or is_of_items)
+    return not (isinstance(node, ast.Expr) or is_of_items) and dominates(source, node, line)
 
 
 def _names(target: ast.expr, name: str) -> bool:

@@ -15,9 +15,9 @@ from compiler.xray.assignments import (
     Assigned,
     Source,
     Step,
+    always_sets,
     argument_of,
     covers,
-    dominates,
     excludes,
     find_reaching,
     place_of,
@@ -93,7 +93,8 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
             shown = value if isinstance(node, ast.With | ast.AsyncWith) else node
             read = node if isinstance(node, ast.AugAssign) else value
             yield replace(place_of(Step(place.file, shown)), function=place.function), read, use.depth
-    if any(dominates(source, node, use.line) for node, _ in (*iterated, *earlier)) or use.depth == 0:
+    is_set = iterated or any(always_sets(source, node, use.name, use.line) for node, _ in earlier)
+    if is_set or use.depth == 0:
         return
     caller = places[use.depth - 1]
     call = nodes_around(caller)[-1:]
