@@ -135,7 +135,8 @@ def _names(target: ast.expr, name: str) -> bool:
 
 def dominates(source: Source, statement: ast.stmt | ast.expr, line: int) -> bool:
     """Whether a statement always runs before a line: the blocks around it are also around the line."""
-    blocks = [each for each in source.around(statement) if isinstance(each, ast.If | ast.For | ast.While | ast.Try)]
+    kinds = ast.If | ast.Match | ast.For | ast.While | ast.Try
+    blocks = [each for each in source.around(statement) if isinstance(each, kinds)]
     return all(covers(each, line) and _same_branch(each, statement.lineno, line) for each in blocks)
 
 
