@@ -55,12 +55,18 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
-    """Numbers of graphs, of lines that break the graph, of operations and of guards of a compiled program."""
+    """Numbers of graphs, of lines that break the graph, of operations and of guards of a compiled program.
+
+    `kernels` and `launches` are the numbers of generated kernels and of their launches in the generated code; None if
+    no kernels were generated.
+    """
 
     graphs: int
     breaks: int
     operations: int
     guards: int
+    kernels: int | None = None
+    launches: int | None = None
 
 
 FixState = Literal["verified", "changes when a side effect happens", "moves the break", "no fix known"]

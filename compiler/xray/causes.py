@@ -116,6 +116,11 @@ class CauseSearch:
                 return None, f"the calls without their breaks end at a {type(error).__name__}: {error}".splitlines()[0]
         return exploration.record, ""
 
+    def record_of_patch(self, change: Change) -> Record | None:
+        """Explore all calls as they were explored, with a change; None if they fail."""
+        options = replace(self.search.record.options, time=False, check=False)
+        return self.record_with(lambda call, _: (call.args, call.kwargs), options, as_it_is=True, change=change)[0]
+
     def objects(self) -> list[Any]:
         """The user's objects that the calls reach."""
         roots = [root for call in self.calls for root in roots_of(call.fn, call.args, call.kwargs)]

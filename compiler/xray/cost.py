@@ -6,11 +6,12 @@ import io
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 
 from torch.fx import GraphModule
 
 from compiler.capture.sources import is_installed
-from compiler.record import ProgramCost
+from compiler.record import ProgramCost, Record
 from compiler.torch_api import dynamo
 from compiler.torch_api.compilations import CompileKey
 from compiler.torch_api.ddp_buckets import Bucket
@@ -48,6 +49,14 @@ class _Counter(dynamo.BreakCounter):
     def on_guards(self, _key: CompileKey, tree: GuardTree) -> None:
         """Count the guards of one compilation."""
         self.guards += len(tree.guards)
+
+
+def with_kernels(cost: ProgramCost | None, record: Record | None) -> ProgramCost | None:
+    """The cost with the numbers of kernels and launches of a record; as it is if the record has no kernels."""
+    if cost is None or record is None or not record.kernels:
+        return cost
+    own = [kernel for kernel in record.kernels if kernel.variant == record.kernels[0].variant]
+    return replace(cost, kernels=len(own), launches=sum(kernel.calls for kernel in own))
 
 
 @contextmanager

@@ -170,9 +170,11 @@ def _break_words(before: ProgramCost, after: ProgramCost) -> str:
 
 def cost_words(before: ProgramCost, after: ProgramCost) -> str:
     """Format the numbers that change: `5 graphs become 1, 4 breaks become 0, 90 operations become 92`."""
-    names = ("graphs", "breaks", "operations", "guards")
+    names = ("graphs", "breaks", "kernels", "launches", "operations", "guards")
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in names]
-    changes = [f"{mine:,} {name} become {its:,}" for name, mine, its in pairs if mine != its]
+    changes = [
+        f"{mine:,} {name} become {its:,}" for name, mine, its in pairs if mine != its and None not in (mine, its)
+    ]
     return ", ".join(changes) or "the numbers of graphs, breaks, operations and guards stay the same"
 
 

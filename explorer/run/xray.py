@@ -166,13 +166,24 @@ class XRayed:
             trials, of_causes = Trials(self._search_once()), CauseTrials(self._search_causes_once())
             tried, causes = trials.run(), of_causes.run()
             added = of_causes.add_to(tried.change)
-            tried = trials.with_cost(tried, added.change)
+            tried = self._with_kernels(trials.with_cost(tried, added.change))
             states = capture_states(self._search_causes_once(), tried.fixes)
             found = replace(self._found_with(tried), causes=causes, states=states)
             patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added.at_call)
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))
         return self
+
+    def _with_kernels(self, tried: Tried) -> Tried:
+        """Count the kernels without and with the patch, if the exploration generated any."""
+        from compiler.xray.cost import with_kernels
+
+        record = self._compiler.record
+        if not record.kernels or tried.cost == tried.cost_after:
+            return tried
+        after = with_kernels(tried.cost_after, self._search_causes_once().record_of_patch(tried.change))
+        is_known = after is not None and after.kernels is not None
+        return replace(tried, cost=with_kernels(tried.cost, record if is_known else None), cost_after=after)
 
     def _found_with(self, tried: Tried) -> XRay:
         """The results with tried fixes, what they leave, and costs."""
