@@ -271,7 +271,7 @@ def _chosen_sites(found: XRayed, numbers: Sequence[int] | None) -> list[str] | N
             there = f"they are 1 to {len(found.sites)}" if found.sites else "this program has none"
             raise UsageError(f"--fix: there is no site {number}: {there}")
         fix = fixes.get(found.sites[number - 1].id)
-        if fix is None or fix.suggestion is None or not (fix.suggestion.rewrite or fix.suggestion.settings):
+        if fix is None or fix.suggestion is None or not fix.suggestion.can_be_applied:
             raise UsageError(f"--fix: site {number} has no fix to choose: {fix.words if fix else 'none was tried'}")
     return [found.sites[number - 1].id for number in dict.fromkeys(numbers)]
 

@@ -105,4 +105,4 @@ def _of_the_process() -> Iterator[None]:
 
 def stance(name: str) -> AbstractContextManager[Any]:
     """Set a stance of torch.compile in a block; "" changes nothing."""
-    return torch.compiler.set_stance(name) if name else nullcontext()  # type: ignore[arg-type]
+    return torch.compiler.set_stance(name) if name else nullcontext()

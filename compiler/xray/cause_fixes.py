@@ -119,7 +119,7 @@ class Candidate:
     def combine(self, other: Candidate) -> Candidate:
         """Both changes."""
         names = ("marks", "settings", "tensors", "contiguous", "attributes", "edits")
-        both = {name: tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name)))) for name in names}
+        both: dict[str, Any] = {n: tuple(dict.fromkeys((*getattr(self, n), *getattr(other, n)))) for n in names}
         return replace(self, dynamic=self.dynamic or other.dynamic, **both)
 
 

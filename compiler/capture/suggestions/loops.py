@@ -95,7 +95,7 @@ def _rewritten(loop: _Loop, carried: set[str], device: str) -> Lines | None:
     if not flag or not test:
         return None
     if is_skip:
-        edits = [(loop.choice, _choose(loop, carried, test, f"{test} = {condition}"))]
+        edits: list[tuple[ast.stmt, str]] = [(loop.choice, _choose(loop, carried, test, f"{test} = {condition}"))]
         edits += [(each, _kept(each, carried, test)) for each in loop.after]
         return _edit_lines(loop, edits, "")
     edits = [(each, _kept(each, carried, flag)) for each in loop.before]
