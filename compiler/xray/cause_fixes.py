@@ -26,10 +26,10 @@ from compiler.torch_api.marks import mark_size, preserve_marks
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.settings import dynamo_settings, stance
 from compiler.xray.assignments import Source, Step, source_of_file
+from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.causes import CAPTURE, CauseSearch
 from compiler.xray.fixes import SEEDS
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
-from compiler.xray.search import Bench, repeatable, restore_before
 from compiler.xray.substitution import Change, Edit, Program
 
 MOST_CANDIDATES = 6

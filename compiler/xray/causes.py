@@ -24,10 +24,11 @@ from compiler.capture.sources import is_installed
 from compiler.record import Cause, Frame, GuardFailure, Recompile, Record, Span, ValueOrigin
 from compiler.record.options import Options
 from compiler.xray.assignments import Source, Step, place_of, source_of_file
+from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.changing_values import Kinds
 from compiler.xray.outside import STOPS, OutsideError, inside_the_process, unheard
 from compiler.xray.owners import CallSite, Walk, call_to, global_owner
-from compiler.xray.search import Bench, Search, repeatable, restore_before
+from compiler.xray.search import Search
 from compiler.xray.substitution import PREFIX, Change, Noted, Program, StandIn
 
 ONE_CALL = (

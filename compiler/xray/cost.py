@@ -17,8 +17,9 @@ from compiler.torch_api.compilations import CompileKey
 from compiler.torch_api.ddp_buckets import Bucket
 from compiler.torch_api.guards import GuardTree
 from compiler.torch_api.patching import Function, call_instead, replace_attribute
+from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.outside import STOPS, inside_the_process
-from compiler.xray.search import Bench, Search, repeatable, restore_before
+from compiler.xray.search import Search
 from compiler.xray.substitution import Change, Program
 
 

@@ -20,10 +20,11 @@ from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.assignments import source_of_file
+from compiler.xray.bench import FORMS, Bench, repeatable
 from compiler.xray.cost import cost_of
 from compiler.xray.operators import CLOCK, operator_suggestions
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
-from compiler.xray.search import FORMS, Bench, Search, edit_of, repeatable
+from compiler.xray.search import Search, edit_of
 from compiler.xray.substitution import Change, Definition, Noted, Program, Spot
 
 SEEDS = 3

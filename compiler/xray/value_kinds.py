@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from compiler.calls.call import Call
-from compiler.xray.search import Bench, Search, can_be_replaced, repeatable
+from compiler.xray.bench import Bench, repeatable
+from compiler.xray.search import Search, can_be_replaced
 from compiler.xray.substitution import Noted, Program, Spot
 
 Form = Literal["tensor", "array", "tensors", "number", "numbers", "integers", "text", "constant", "object"]
