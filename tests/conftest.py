@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.brief_measurements import brief_measurements
+
 PRIVATE_FOLDERS = (
     "IPYTHONDIR",
     "JUPYTER_CONFIG_DIR",
@@ -99,16 +101,12 @@ def same_threads() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def short_rounds() -> Iterator[None]:
-    """Use short timing rounds; no test asserts a time."""
-    if "torch" not in sys.modules:  # no test module has imported torch, and the import takes seconds
+def measure_briefly() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch" in sys.modules:  # else no test module has imported torch, and the import takes seconds
+            for owner, name, value in brief_measurements():
+                patch.setattr(owner, name, value)
         yield
-        return
-    from compiler.timing import candidate_times as timing
-
-    kept, timing.IN_TURNS_SECONDS = timing.IN_TURNS_SECONDS, 0.1
-    yield
-    timing.IN_TURNS_SECONDS = kept
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

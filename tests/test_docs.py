@@ -39,7 +39,9 @@ import json, sys
 import matplotlib
 matplotlib.use("agg")
 from IPython.core.interactiveshell import InteractiveShell
+from tests.brief_measurements import measure_briefly
 
+measure_briefly()
 shell = InteractiveShell.instance()
 for cell in json.load(sys.stdin):
     if not shell.run_cell(cell).success:

@@ -24,8 +24,13 @@ if status.exists():
 else:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-SHORT_ROUNDS = "from compiler.timing import candidate_times as timing\ntiming.IN_TURNS_SECONDS = 0.1"
-"""Short timing rounds, as in tests/conftest.py, instead of 6 s each."""
+MEASURE_BRIEFLY = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.brief_measurements import measure_briefly
+del sys.path[0]
+measure_briefly()
+"""
 A_USERS_FOLDER = re.compile(rf"/(home|root|Users|tmp|work)/|{re.escape(str(ROOT))}")
 
 
@@ -64,8 +69,7 @@ def test_notebook_runs_within_the_memory_of_binder(
     notebook: nbformat.NotebookNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = code_cells(notebook)[0]
-    if any("--time" in cell.source for cell in notebook.cells):
-        notebook.cells.insert(notebook.cells.index(first) + 1, nbformat.v4.new_code_cell(SHORT_ROUNDS))
+    notebook.cells.insert(notebook.cells.index(first) + 1, nbformat.v4.new_code_cell(MEASURE_BRIEFLY))
     notebook.cells.append(nbformat.v4.new_code_cell(PEAK_MEMORY))
     NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": ROOT / "notebooks"}}

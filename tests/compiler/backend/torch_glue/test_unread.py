@@ -14,6 +14,7 @@ import torch._dynamo.funcname_cache as funcname_cache
 import torch._dynamo.guards as guards
 import torch._dynamo.output_graph as output_graph
 from torch import Tensor
+from torch._C._dynamo.guards import profile_guard_manager
 from torch._dynamo.utils import get_compilation_metrics
 
 from compiler.engine import explore
@@ -37,7 +38,9 @@ def scaled(x: Tensor) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def nothing_known() -> None:
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch as it is when it has compiled nothing, with its own measurement of guards."""
+    monkeypatch.setattr(guards, "profile_guard_manager", profile_guard_manager)
     torch.compiler.reset()
     funcname_cache.clearcache()
 
