@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,19 +35,33 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
 FILE = re.compile(r"# (\w+\.py)\n")
 MAKES_ITS_OWN = ("git", "make", "pip")
 """Programs of shell blocks that install things or run every test: these lines are not run."""
-RUN_CELLS = """
-import json, sys
+RUN_PAGES = """
+import json, os, sys
 import matplotlib
 matplotlib.use("agg")
 from IPython.core.interactiveshell import InteractiveShell
+import explorer
 from tests.brief_measurements import measure_briefly
 
 measure_briefly()
-shell = InteractiveShell.instance()
-for cell in json.load(sys.stdin):
-    if not shell.run_cell(cell).success:
-        sys.exit(f"in the block:\\n{cell}")
+for line in sys.stdin:
+    page = json.loads(line)
+    process = os.fork()
+    if not process:
+        os.chdir(page["folder"])
+        output = os.open(page["output"], os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        shell = InteractiveShell.instance()
+        for cell in page["cells"]:
+            if not shell.run_cell(cell).success:
+                sys.exit(f"in the block:\\n{cell}")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
+"""Runs the cells of each page in a fork of one process that has imported torch, which takes seconds."""
+
+RunCells = Callable[[Path, list[str]], None]
 
 
 @dataclass(frozen=True)
@@ -81,17 +96,34 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def start(*command: str | Path, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
+def environment() -> dict[str, str]:
     paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {**os.environ, "PATH": paths, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        list(map(str, command)), cwd=cwd, env=environment, input=given, capture_output=True, text=True, check=False
-    )
+    return {**os.environ, "PATH": paths, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def run_cells() -> Iterator[RunCells]:
+    """`run_cells(folder, cells)`: run cells in one session, in a folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN_PAGES], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        given, told = process.stdin, process.stdout
+        assert given is not None
+        assert told is not None
+
+        def run(folder: Path, cells: list[str]) -> None:
+            output = folder / "output.txt"
+            given.write(json.dumps({"folder": str(folder), "output": str(output), "cells": cells}) + "\n")
+            given.flush()
+            assert told.readline() == "0\n", output.read_text()[-6000:]
+
+        yield run
+        given.close()
 
 
 @pytest.mark.needs("dot", "g++")
 @pytest.mark.parametrize("page", with_code(), ids=name_of)
-def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
+def test_code_blocks_run(page: Path, tmp_path: Path, run_cells: RunCells) -> None:
     """Python blocks run as cells of one session, shell blocks after them; blocks that are files are written first."""
     found = [block for block in blocks(page) if block.language in ("first", "python", "shell")]
     for block in found:
@@ -99,13 +131,15 @@ def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
             (tmp_path / block.file).write_text(block.code)
     cells = [block.code for block in found if block.language != "shell" and not block.file]
     commands = [line for block in found if block.language == "shell" for line in block.code.splitlines()]
-    commands += [f"python -m pytest -q {block.file}" for block in found if block.file.startswith("test_")]
+    tests = [block.file for block in found if block.file.startswith("test_")]
+    commands += [f"python -m pytest -q {file}" for file in tests if not any(file in command for command in commands)]
     if cells:
-        done = start(sys.executable, "-c", RUN_CELLS, cwd=tmp_path, given=json.dumps(cells))
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        run_cells(tmp_path, cells)
     for command in commands:
         if command.split()[0] not in MAKES_ITS_OWN:
-            done = start("bash", "-c", command, cwd=tmp_path)
+            done = subprocess.run(
+                ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from explorer import explore
 from explorer.run.both_sides import with_other_side
 from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
-from tests.browser.explorer_view import ExplorerView
+from tests.browser.explorer_view import TWO_FRAMES, ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
 from tests.browser.waiting import expect_equal, wait_until
@@ -27,6 +27,7 @@ from tests.explorer.explored import MLP
 from tests.explorer.findings.timed_record import timed_record
 
 Scheme = Literal["light", "dark"]
+Scan = Callable[[Locator], set[str]]
 
 SEVERE = ("critical", "serious")
 #: The violations of an element and its insides, each as its impact and "rule: what is wrong, where".
@@ -90,19 +91,29 @@ RECORDS: dict[str, Callable[[], Record]] = {
 }
 
 
-def severe(root: Locator, scheme: Scheme) -> set[str]:
-    """The critical and serious violations inside an element: all rules in the light theme, colours in the dark one."""
-    rules = COLOUR_RULES if scheme == "dark" else None
-    return {violation for impact, violation in root.evaluate(SCAN, rules) if impact in SEVERE}
+def severe(root: Locator, rules: Sequence[str] = ()) -> set[str]:
+    """The critical and serious violations inside an element, of these rules or of all."""
+    return {violation for impact, violation in root.evaluate(SCAN, list(rules) or None) if impact in SEVERE}
+
+
+def severe_in_both_themes(root: Locator) -> set[str]:
+    """The violations of all rules in the light theme, and of those that depend on colours in the dark one."""
+    found = set()
+    schemes: dict[Scheme, Sequence[str]] = {"light": (), "dark": COLOUR_RULES}
+    for scheme, rules in schemes.items():
+        root.page.emulate_media(color_scheme=scheme)
+        root.page.evaluate(TWO_FRAMES)
+        found |= {f"{scheme}: {violation}" for violation in severe(root, rules)}
+    return found
 
 
 def told(found: dict[str, set[str]]) -> str:
     return "\n".join(f"{name}: {violation}" for name, violations in found.items() for violation in violations)
 
 
-def severe_by_view(view: ExplorerView, scheme: Scheme) -> dict[str, set[str]]:
+def severe_by_view(view: ExplorerView, scan: Scan) -> dict[str, set[str]]:
     """The violations on the whole as opened, in each stage's pane in each of its modes, and with a line selected."""
-    found = {"as opened": severe(view.root, scheme)}
+    found = {"as opened": scan(view.root)}
     for stage in view.root.locator(".tc-ribbon [data-stage]").evaluate_all("chips => chips.map(c => c.dataset.stage)"):
         view.chip(stage).click()
         modes = view.stage.locator(".tc-pane-header .tc-modes[aria-label=View] button")
@@ -110,45 +121,44 @@ def severe_by_view(view: ExplorerView, scheme: Scheme) -> dict[str, set[str]]:
             if mode:
                 modes.get_by_text(mode, exact=True).click()
             view.root.page.wait_for_timeout(150)
-            found[f"{stage} {mode}"] = severe(view.stage, scheme)
+            found[f"{stage} {mode}"] = scan(view.stage)
     view.open_stage("source")
     view.source.locator(".tc-row .tc-number").nth(1).click()
-    return found | {"a selected line": severe(view.root, scheme)}
+    return found | {"a selected line": scan(view.root)}
 
 
-def saved(browser: Browser, record: Record, scheme: Scheme, path: Path) -> Page:
+def saved(browser: Browser, record: Record, path: Path) -> Page:
     """A page whose Content-Security-Policy allows axe to run."""
     path.write_text(page_of(record), encoding="utf-8")
-    page = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme, bypass_csp=True).new_page()
+    page = browser.new_context(viewport={"width": 1280, "height": 800}, bypass_csp=True).new_page()
     page.goto(path.as_uri())
     return page
 
 
 @pytest.mark.needs("axe")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", RECORDS)
-def test_axe_finds_nothing_serious_on_pages(browser: Browser, tmp_path: Path, scheme: Scheme, name: str) -> None:
-    page = saved(browser, RECORDS[name](), scheme, tmp_path / "run.html")
+def test_axe_finds_nothing_serious_on_pages(browser: Browser, tmp_path: Path, name: str) -> None:
+    page = saved(browser, RECORDS[name](), tmp_path / "run.html")
     page.add_script_tag(path=AXE)
     whole = page.locator("html")
     view = ExplorerView(page.locator("body"))
     expect(view.root.locator(".tc-ribbon .tc-chip:visible").first).to_be_visible()
-    found = severe_by_view(view, scheme)
+    found = severe_by_view(view, severe_in_both_themes)
     compare = view.stage.get_by_role("button", name="Compare with another artifact")
     if compare.count():
         compare.click()
-        found["compared"] = severe(whole, scheme)
+        found["compared"] = severe_in_both_themes(whole)
         view.stage.get_by_role("button", name="Side by side").click()
-        found["side by side"] = severe(whole, scheme)
+        found["side by side"] = severe_in_both_themes(whole)
     page.keyboard.press("/")
     page.keyboard.type("re")
     expect(view.root.locator(".tc-result").first).to_be_visible()
     page.keyboard.press("ArrowDown")
-    found["search"] = severe(whole, scheme)
+    found["search"] = severe_in_both_themes(whole)
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     expect(view.root.locator("dialog")).to_be_visible()
-    found["help"] = severe(whole, scheme)
+    found["help"] = severe_in_both_themes(whole)
     page.context.close()
     assert not any(found.values()), told(found)
 
@@ -165,13 +175,13 @@ def test_axe_finds_nothing_serious_in_jupyterlab(lab: JupyterServer, new_noteboo
     view = ExplorerView(notebook.output(1))
     expect(view.source.locator(".tc-row").first).to_be_visible(timeout=VIEWS_MS)
     notebook.page.add_script_tag(path=AXE)
-    found = {}
-    schemes: tuple[Scheme, ...] = ("light", "dark")
-    for scheme in schemes:
-        notebook.use_theme("Light" if scheme == "light" else "Dark")
+    found = {"as opened, all rules": severe(view.root)}
+    colours = partial(severe, rules=COLOUR_RULES)
+    for theme in ("Light", "Dark"):
+        notebook.use_theme(theme)
         notebook.page.wait_for_timeout(500)
         notebook.show(view.root)
-        found |= {f"{scheme} {name}": violations for name, violations in severe_by_view(view, scheme).items()}
+        found |= {f"{theme} {name}": violations for name, violations in severe_by_view(view, colours).items()}
     assert not any(found.values()), told(found)
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -44,6 +45,16 @@ def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> Record:
     return exploration.record
 
 
+@cache
+def trained(dtype: torch.dtype, mode: str = "max-autotune") -> Record:
+    return explored(Gelu().to(dtype), torch.randn(64, 128, dtype=dtype), mode=mode)
+
+
+@cache
+def inferred() -> Record:
+    return explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", grad=False)
+
+
 def decisions(record: Record, pass_name: str) -> list[Decision]:
     return [decision for decision in record.decisions if decision.pass_name == pass_name]
 
@@ -64,10 +75,18 @@ def candidates(artifact: Artifact) -> list[Entity]:
 # max-autotune
 
 
-@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "mode"),
+    [
+        (torch.bfloat16, "max-autotune"),
+        (torch.float16, "max-autotune"),
+        (torch.float32, "max-autotune"),
+        (torch.float16, "max-autotune-no-cudagraphs"),
+    ],
+    ids=str,
+)
 def test_every_matmul_is_a_template_with_listed_candidates(dtype: torch.dtype, mode: str) -> None:
-    record = explored(Gelu().to(dtype), torch.randn(64, 128, dtype=dtype), mode=mode)
+    record = trained(dtype, mode)
     found = decisions(record, "autotuning")
     assert [decision.subjects[0].rpartition("[")[2] for decision in found] == [
         "0/0 forward].addmm", "0/0 forward].addmm_1", "0/0 backward].mm", "0/0 backward].mm_1", "0/0 backward].mm_2",
@@ -85,14 +104,13 @@ def test_every_matmul_is_a_template_with_listed_candidates(dtype: torch.dtype, m
 
 
 def test_matmul_epilogue_is_fused_into_the_template() -> None:
-    record = explored(Gelu().bfloat16(), torch.randn(64, 128).bfloat16(), mode="max-autotune", grad=False)
-    first = templates(record)[0]
+    first = templates(inferred())[0]
     assert "tl.dot" in first
     assert "libdevice.erf" in first
 
 
 def test_shown_config_matches_the_kernel() -> None:
-    record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", grad=False)
+    record = inferred()
     for decision, text in zip(decisions(record, "autotuning"), templates(record), strict=True):
         settings = dict(setting.split("=") for setting in decision.verdict.split()[1:])
         assert f"num_warps={settings['num_warps']}," in text
@@ -155,12 +173,12 @@ def test_small_gpu_has_no_templates_with_reason() -> None:
 def test_amd_candidates_use_rocm_heuristics() -> None:
     """Heuristics are registered when torch is imported, for the vendor that torch was built for."""
     x = torch.randn(64, 128).bfloat16()
-    record = explored(Gelu().bfloat16(), x, mode="max-autotune", target="mi300x")
+    record = explored(Gelu().bfloat16(), x, mode="max-autotune", target="mi300x", grad=False)
     configs = [e.attrs["config"] for a in record.of_stage("kernels") for e in candidates(a) if e.attrs["config"]]
     assert configs
     assert all("waves_per_eu" in config for config in configs)
     assert "'matrix_instr_nonkdim': 16" in templates(record)[0]
-    nvidia = explored(Gelu().bfloat16(), x, mode="max-autotune")
+    nvidia = trained(torch.bfloat16)
     assert "waves_per_eu" not in nvidia["kernels[0/0 forward candidates]"].text
 
 
