@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from compiler.engine import Exploration
-from tests.compiler.models import ResNet18
+from tests.compiler.models import ResNet10
 from tests.compiler.test_engine import TRAINING, share_reaching_source, stages
 
 Case = tuple[nn.Module, dict[str, Any]]
 
 
-def resnet18() -> Case:
-    return ResNet18().train(), {"x": torch.randn(2, 3, 32, 32)}
+def resnet10() -> Case:
+    return ResNet10().train(), {"x": torch.randn(2, 3, 32, 32)}
 
 
 def encoder() -> Case:
@@ -42,7 +42,7 @@ def total(value: Any) -> torch.Tensor:
     return tensor.float().pow(2).mean()
 
 
-@pytest.mark.parametrize("make", [resnet18, encoder, bert, vit])
+@pytest.mark.parametrize("make", [resnet10, encoder, bert, vit])
 def test_training_step(make: Callable[[], Case]) -> None:
     torch.manual_seed(0)
     model, arguments = make()
