@@ -312,7 +312,7 @@ def test_break_cost_is_timed_against_its_own_rewrite(capsys: pytest.CaptureFixtu
     code = original.__globals__["shown"].__code__
     options = Options(stages=("captured",), backend="eager")
     plain = explore(original, X_ARGS, options=options).record
-    record = explore(original, X_ARGS, options=replace(options, time=True)).record
+    record = explore(original, X_ARGS, options=replace(options, time="aot_eager")).record
     assert capsys.readouterr().out.count("mean") == 2  # once per call by the user
     printing, item = record.breaks[0], record.breaks[-1]
     assert all(found.lost_seconds is not None for found in (printing, item))
@@ -353,7 +353,7 @@ MOVED = body("y = scaled(y, y.sum().item())", before=SCALED)
 )
 def test_break_is_timed_only_against_an_equivalent_rewrite(code: str, known: bool, note: str) -> None:
     before = torch._dynamo.config.capture_dynamic_output_shape_ops
-    found = captured(code, backend="eager", time=True).breaks[0]
+    found = captured(code, backend="eager", time="aot_eager").breaks[0]
     assert (found.lost_seconds is not None) == known
     assert note in found.lost_note
     assert torch._dynamo.config.capture_dynamic_output_shape_ops == before
