@@ -150,7 +150,7 @@ class Question(ABC):
             found = self.find(Facts(record, listing))
         except NotGradableError as error:
             return Grade(self.name, "not graded", text, words=str(error))
-        verdict: Verdict = "unanswered" if given is None else "right" if self.agree(given, found) else "wrong"
+        verdict: Verdict = "unanswered" if not text else "right" if self.agree(given, found) else "wrong"
         explanations = self.explain(Compared(record, listing, given, found))
         return Grade(self.name, verdict, text, self.show(found), explanations=explanations)
 
