@@ -151,7 +151,8 @@ class TcompileMagics(Magics):
     def parse_cell(self, args: argparse.Namespace, cell: str | None) -> Cell:
         return Cell(self.shell, args.code if cell is None else cell, args.fn)
 
-    def _options(self, args: argparse.Namespace) -> Options:
+    def options_of(self, args: argparse.Namespace) -> Options:
+        """The options of the exploration. Raises UsageError."""
         try:
             asked = asked_options(args)
             if args.backend and args.backend not in settings.backends():
@@ -178,7 +179,7 @@ class TcompileMagics(Magics):
             if notebook_cell and output.widget is not None:
                 self._shown.add(notebook_cell, execution, run, output.widget)
 
-        return Session(cell, self._options(args), output, keep, with_xray=args.xray)
+        return Session(cell, self.options_of(args), output, keep, with_xray=args.xray)
 
     def _place(self) -> tuple[str, int]:
         """The id of the running notebook cell ("" if the front end does not send it), and its execution count."""

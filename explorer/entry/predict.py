@@ -104,6 +104,7 @@ class PredictMagics(Magics):
         """
         args, rest = _parser().parse_known_args(arg_split(line, strict=False))
         explored = self._exploring.parse_line(" ".join(rest), cell)
+        self._exploring.options_of(explored)  # a mistake is told before anything is asked
         parsed = self._exploring.parse_cell(explored, cell)
         if parsed.awaits:
             raise UsageError("%%predict can't run a cell with a top-level await: put the await into a function")
@@ -245,9 +246,7 @@ def show_form(
     below = ipywidgets.Output()
 
     def run(answers: Mapping[str, str]) -> None:
-        is_first = prediction.run is None
-        if is_first:
-            prediction.forget_run()
+        is_first = prediction.has_to_run
         with below:
             if is_first:
                 below.clear_output()

@@ -22,7 +22,7 @@ class Outcome:
 
 
 class Prediction:
-    """The questions about some code; `compare` runs the code the first time, and grades the answers.
+    """The questions about some code; `compare` runs the code, unless it has run, and grades the answers.
 
     `explore` runs the code. `key` names the exercise in the learner's progress.
     """
@@ -36,6 +36,11 @@ class Prediction:
     def run(self) -> Run | None:
         """The run, once the answers were compared."""
         return self.outcome.run if self.outcome else None
+
+    @property
+    def has_to_run(self) -> bool:
+        """Whether the next comparison runs the code: it has not run yet, or it failed."""
+        return self.outcome is None or bool(self.outcome.failure)
 
     def unreadable(self, answers: Mapping[str, str]) -> dict[str, str]:
         """Answers that can't be read, each with how to write it. Nothing is run, so nothing is given away."""
@@ -52,7 +57,7 @@ class Prediction:
     def compare(self, answers: Mapping[str, str]) -> Sheet:
         """Grade answers against what torch.compile does; keep them in the progress if there are any."""
         self.sheet = self.sheet.with_answers(answers)
-        if self.outcome is None:
+        if self.outcome is None or self.has_to_run:
             self.outcome = self._explore()
         record, failure = self.outcome.record, self.outcome.failure
         if failure:
@@ -62,10 +67,6 @@ class Prediction:
         if any(self.sheet.answers.values()):
             self.sheet = self.sheet.with_remark(self._progress.keep(self._key, self.sheet))
         return self.sheet
-
-    def forget_run(self) -> None:
-        """Let the next comparison run the code again, as after a failure."""
-        self.outcome = None
 
 
 def _kept_answers(progress: Progress, key: str) -> Mapping[str, str]:
