@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -104,6 +105,9 @@ class PredictMagics(Magics):
         """
         args, rest = _parser().parse_known_args(arg_split(line, strict=False))
         explored = self._exploring.parse_line(" ".join(rest), cell)
+        if explored.help:
+            display({"text/plain": inspect.getdoc(type(self).predict)}, raw=True)
+            return
         self._exploring.options_of(explored)  # a mistake is told before anything is asked
         parsed = self._exploring.parse_cell(explored, cell)
         if parsed.awaits:

@@ -90,7 +90,7 @@ class PredictForm {
       class: "tc-predict-input", type: "text", value: this.answers.get(question.name) ?? "", spellcheck: false,
       autocomplete: "off", placeholder: question.hint, "aria-label": `${question.ask} ${question.hint}`,
       inputMode: question.form === "number" ? "numeric" : "text",
-      oninput: () => this.answers.set(question.name, input.value),
+      oninput: () => this.answer(question, input.value),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter") this.compare();
       },
@@ -114,7 +114,7 @@ class PredictForm {
       const wasNone = this.answers.get(question.name) === NONE;
       if (!number) chosen.clear();
       else if (!chosen.delete(number)) chosen.add(number);
-      this.answers.set(question.name, number ? [...chosen].sort((a, b) => a - b).join(", ") : wasNone ? "" : NONE);
+      this.answer(question, number ? [...chosen].sort((a, b) => a - b).join(", ") : wasNone ? "" : NONE);
       mark();
     };
     mark();
@@ -129,17 +129,17 @@ class PredictForm {
     const none = h("button", { type: "button", class: "tc-predict-none", onclick: () => choose("", 0) }, "No two lines share one");
     /** @type {HTMLButtonElement[]} */
     const letters = [];
+    const width = Math.min(LETTERS.length, Math.max(2, this.form.computing.length - 1));
     const rows = this.form.lines.map(([number, text]) => {
       const asked = this.form.computing.includes(number);
-      const keys = asked ? [...LETTERS].slice(0, Math.min(LETTERS.length, Math.max(2, this.form.computing.length - 1))) : [];
-      const buttons = keys.map((letter) => h("button", {
+      const buttons = [...LETTERS].slice(0, asked ? width : 0).map((letter) => h("button", {
         type: "button", class: "tc-predict-letter", "data-letter": letter, "data-line": number,
         "aria-label": `Line ${number} is in kernel ${letter}`, onclick: () => choose(letter, number),
       }, letter));
       letters.push(...buttons);
       return h("div", { class: `tc-predict-row${asked ? "" : " tc-predict-quiet"}` },
-        h("span", { class: "tc-predict-gutter" }, `${number}`), h("code", {}, text || " "),
-        h("span", { class: "tc-predict-letters" }, ...buttons));
+        h("span", { class: "tc-predict-gutter" }, `${number}`),
+        h("span", { class: "tc-predict-letters", style: { minWidth: `${30 * width}px` } }, ...buttons), h("code", {}, text || " "));
     });
     const mark = () => {
       for (const button of letters) {
@@ -154,12 +154,20 @@ class PredictForm {
       if (!letter) chosen.clear();
       else if (!group.delete(line)) chosen.set(letter, group.add(line));
       const text = [...chosen.values()].filter((lines) => lines.size > 1).map((lines) => [...lines].sort((a, b) => a - b).join("+"));
-      this.answers.set(question.name, letter ? text.join(", ") : wasNone ? "" : NONE);
+      this.answer(question, letter ? text.join(", ") : wasNone ? "" : NONE);
       mark();
     };
     mark();
     return h("div", { class: "tc-predict-code", role: "group", "aria-label": question.ask,
       onkeydown: (/** @type {KeyboardEvent} */ event) => moveIn(event, [...letters, none]) }, ...rows, none);
+  }
+
+  /** Keep an answer, which is no longer the one that could not be read. @param {Question} question @param {string} text */
+  answer(question, text) {
+    this.answers.set(question.name, text);
+    const place = this.places.get(question.name);
+    if (place) place.note.textContent = "";
+    place?.field.querySelector("input")?.removeAttribute("aria-invalid");
   }
 
   code() {
@@ -192,7 +200,7 @@ class PredictForm {
     const notes = this.model.get("notes");
     for (const [name, { note, field }] of this.places) {
       note.textContent = notes[name] ? `This can't be read: ${notes[name]}.` : "";
-      field.querySelector("input")?.setAttribute("aria-invalid", `${Boolean(notes[name])}`);
+      if (notes[name]) field.querySelector("input")?.setAttribute("aria-invalid", "true");
     }
     const first = this.form.questions.find(({ name }) => notes[name]);
     if (first) this.places.get(first.name)?.field.querySelector("input")?.focus();
@@ -207,7 +215,7 @@ class PredictForm {
     place.grade.replaceChildren(
       h("p", { class: "tc-predict-verdict" }, h("span", { class: "tc-predict-sign", "aria-hidden": "true" }, sign), `${capital(grade.mark)}. `,
         grade.found ? h("span", {}, "Found: ", h("strong", {}, grade.found)) : grade.words),
-      h("ul", {}, ...grade.explanations.map(({ words, stage, ids }) => h("li", {}, ...inCode(words), stage ? " " : null,
+      h("ul", {}, ...grade.explanations.map(({ words, stage, ids }) => h("li", {}, ...inCode(capital(words)), stage ? " " : null,
         stage ? h("button", { type: "button", class: "tc-predict-stage", title: `Open the stage ${grade.titles[stage]}`,
           onclick: () => this.model.send({ type: "show", stage, ids }) }, `${grade.titles[stage]} →`) : null))),
     );

@@ -70,7 +70,7 @@ def test_learner_predicts_then_compares(
     expect(form.get_by_role("status")).to_have_text("2 of 3 right")
     fields = form.locator("fieldset")
     assert [fields.nth(index).get_attribute("data-verdict") for index in range(3)] == ["wrong", "right", "right"]
-    expect(fields.nth(0)).to_contain_text("line 5 breaks")
+    expect(fields.nth(0)).to_contain_text("Line 5 breaks")
     found |= look_at(notebook, "graded")
     assert not any(found.values()), told(found)
 
