@@ -11,6 +11,11 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ANSWERS = [
+    cell
+    for cell in nbformat.read(ROOT / "notebooks/answers/answers.ipynb", as_version=4).cells
+    if cell.cell_type == "code"
+]
 GIB = 1024**3
 BINDER_BYTES = 1 * GIB
 # VmHWM, not ru_maxrss, which also counts the parent process before the fork.
@@ -31,16 +36,53 @@ from tests.brief_measurements import measure_briefly
 del sys.path[0]
 measure_briefly()
 """
+AN_EXPLORATION = re.compile(r"%%tcompile|(\w+) = tcompile\.chain_rule\(.*\)\n\1$")
 A_USERS_FOLDER = re.compile(rf"/(home|root|Users|tmp|work)/|{re.escape(str(ROOT))}")
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
 def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
-    return nbformat.read(request.param, as_version=4)
+    notebook = nbformat.read(request.param, as_version=4)
+    notebook.metadata["lesson"] = request.param.stem
+    return notebook
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def exercises(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if "exercise" in cell.metadata.get("tags", ())]
+
+
+def answers_to(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in ANSWERS if cell.metadata.answer.lesson == notebook.metadata.lesson]
+
+
+def answer_exercises(notebook: nbformat.NotebookNode) -> None:
+    """Put after each exercise a cell with its answer instead of the blank, so that the exercise's own check runs."""
+    for exercise, answer in zip(exercises(notebook), answers_to(notebook), strict=True):
+        _, check = exercise.source.split("\n\n", 1)
+        cell = nbformat.v4.new_code_cell(f"{answer.source}\n\n{check}")
+        notebook.cells.insert(notebook.cells.index(exercise) + 1, cell)
+
+
+def test_each_exercise_has_an_answer_elsewhere(notebook: nbformat.NotebookNode) -> None:
+    """The learner's cell begins with a blank; in order, each has a number, a folded hint and an answer."""
+    found = exercises(notebook)
+    assert [cell.metadata.answer.exercise for cell in answers_to(notebook)] == [n + 1 for n in range(len(found))]
+    for number, cell in enumerate(found, 1):
+        question = notebook.cells[notebook.cells.index(cell) - 1].source
+        assert f"**Exercise {number}.**" in question
+        assert "<summary>Hint</summary>" in question
+        assert "..." in cell.source.split("\n\n")[0]
+        assert not cell.outputs
+
+
+def test_lesson_has_goals_and_predictions(notebook: nbformat.NotebookNode) -> None:
+    text = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert "you can\n\n- " in text
+    assert "**Predict" in text
 
 
 def test_first_notebook_exists() -> None:
@@ -54,7 +96,7 @@ def test_notebook_was_run_in_order(notebook: nbformat.NotebookNode) -> None:
 
 
 def test_each_exploration_has_output_without_a_kernel(notebook: nbformat.NotebookNode) -> None:
-    explored = [cell for cell in code_cells(notebook) if cell.source.startswith("%%tcompile")]
+    explored = [cell for cell in code_cells(notebook) if AN_EXPLORATION.match(cell.source)]
     assert explored
     for cell in explored:
         shown = [output.data for output in cell.outputs if "data" in output]
@@ -70,6 +112,7 @@ def test_notebook_runs_within_the_memory_of_binder(
 ) -> None:
     first = code_cells(notebook)[0]
     notebook.cells.insert(notebook.cells.index(first) + 1, nbformat.v4.new_code_cell(MEASURE_BRIEFLY))
+    answer_exercises(notebook)
     notebook.cells.append(nbformat.v4.new_code_cell(PEAK_MEMORY))
     NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": ROOT / "notebooks"}}
