@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -83,6 +86,27 @@ def test_lesson_has_goals_and_predictions(notebook: nbformat.NotebookNode) -> No
     text = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert "you can\n\n- " in text
     assert "**Predict" in text
+
+
+def only_displays(source: str) -> bool:
+    """Whether a cell defines nothing: an exploration, expressions that are shown, and checks."""
+    statements = ast.parse("" if source.startswith("%%") else re.sub("^%", "#", source, flags=re.MULTILINE)).body
+    return all(isinstance(statement, ast.Expr | ast.Assert) for statement in statements)
+
+
+def test_compiler_from_scratch_has_300_lines() -> None:
+    """Lines that are neither blank nor comments, formatted at 100 columns, in the cells that define something."""
+    notebook = nbformat.read(ROOT / "notebooks/10_torch_compile_from_scratch.ipynb", as_version=4)
+    code = "\n".join(cell.source for cell in code_cells(notebook) if not only_displays(cell.source))
+    formatted = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length=100", "--stdin-filename=code.py", "-"],
+        input=re.sub("^%", "magic = 1  # ", code, flags=re.MULTILINE),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    lines = [line for line in formatted.splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert 250 < len(lines) <= 300
 
 
 def test_first_notebook_exists() -> None:
