@@ -4,7 +4,7 @@
 import { layout } from "./layout.js";
 import { counted } from "./dom.js";
 import { chipName, opName, ownName, shapeInWords } from "./graph_model.js";
-import { sharedStart, shortName } from "./names.js";
+import { sharedStarts, shortName } from "./names.js";
 
 /**
  * @typedef {import("./graph_model.js").Entity} Entity
@@ -62,7 +62,7 @@ export class Scene {
     /** @type {Map<string, Chip[]>} */
     this.chipsOf = new Map();
     /** How much of their beginning all kernels' names share. */
-    this.shared = sharedStart(model.root.members.filter(isKernel).map(({ label }) => label));
+    this.shared = sharedStarts(model.root.members.filter(isKernel).map(({ label }) => label));
     this.root = this.enter(model.root, null, 0);
     this.connectAll();
     this.arrange(this.root);
@@ -125,7 +125,7 @@ export class Scene {
   add(home, kind, key, title, detail, depth, members) {
     const pad = kind === "node" ? NODE.pad : NODE.pad + 7;
     const room = (members.some(({ attrs }) => "about" in attrs) ? NODE.wide : NODE.width) - 2 * pad;
-    const shared = kind === "node" && isKernel(members[0]) && title === members[0].label ? this.shared : 0;
+    const shared = kind === "node" && isKernel(members[0]) && title === members[0].label ? this.shared.get(title) : 0;
     const shownTitle = this.clip(title, FONTS.title, kind === "open" ? Infinity : room, shared);
     const shownDetail = this.clip(detail, FONTS.detail, kind === "open" ? Infinity : room);
     const titleWidth = this.measure(shownTitle, FONTS.title);

@@ -1,7 +1,7 @@
 // The list of a stage, sortable, over the code of what is chosen in it.
 
 import { bytesInWords, h, secondsInWords } from "./dom.js";
-import { nameElement, sharedStart } from "./names.js";
+import { nameElement, sharedStarts } from "./names.js";
 import { splitter } from "./splitter.js";
 
 /** @typedef {import("./store.js").List} List */
@@ -20,7 +20,7 @@ export class ListView {
     this.order = order;
     /** @type {Map<string, HTMLElement>} */
     this.rows = new Map();
-    this.shared = sharedStart(list.rows.map(({ cells }) => String(cells[0])));
+    this.shared = sharedStarts(list.rows.map(({ cells }) => String(cells[0])));
     this.scroller = h("div", { class: "tc-list-scroll", onpointerleave: () => callbacks.onHover([]) });
     const code = h("div", { class: "tc-pane-body" });
     root.replaceChildren(h("div", { class: "tc-list-view" }, this.scroller, splitter(), code));
@@ -82,7 +82,7 @@ export class ListView {
         onpointerenter: () => this.callbacks.onHover([id]),
         onfocus: () => this.callbacks.onHover([id]),
       },
-      ...cells.map((cell, index) => cellOf(cell, this.list.columns[index].unit, index ? -1 : this.shared)),
+      ...cells.map((cell, index) => cellOf(cell, this.list.columns[index].unit, index ? -1 : (this.shared.get(String(cell)) ?? 0))),
     );
     this.rows.set(id, element);
     return element;

@@ -8,9 +8,22 @@ const LONGEST_END = 14;
 /** A shorter beginning is not worth folding. */
 const SHORTEST_SHARED = 4;
 
-/** The length of the words that all names begin with; 0 for fewer than two names. @param {string[]} names */
-export function sharedStart(names) {
-  const [first = "", ...others] = new Set(names);
+/**
+ * How long the words are that a name shares with all others that have its first word; nothing for a name without others.
+ * @param {string[]} names @returns {Map<string, number>}
+ */
+export function sharedStarts(names) {
+  /** @type {Map<string, string[]>} */
+  const alike = new Map();
+  for (const name of new Set(names)) {
+    const word = /^[^_./: ]*/.exec(name)?.[0] ?? "";
+    alike.set(word, [...(alike.get(word) ?? []), name]);
+  }
+  return new Map([...alike.values()].flatMap((group) => group.map((name) => [name, sharedStart(group)])));
+}
+
+/** @param {string[]} names that are all different */
+function sharedStart([first, ...others]) {
   let at = others.length ? first.length : 0;
   for (const name of others) while (!name.startsWith(first.slice(0, at))) at--;
   while (at > 0 && !/[_./: ]/.test(first[at - 1])) at--;
@@ -18,13 +31,17 @@ export function sharedStart(names) {
 }
 
 /**
- * A name of at most so many characters, without the shared beginning and then cut between two of its words where that
- * is needed: `…poi_fused_…_relu_3`.
+ * A name of at most so many characters: cut in the shared beginning, and where that is not enough, without it and between
+ * two of its words: `triton_…_relu_3`.
  * @param {string} name @param {number} most @param {number} [shared] length of the beginning that others have too
  */
 export function shortName(name, most, shared = 0) {
   if (name.length <= most) return name;
-  if (shared) return shortName(`…${name.slice(shared)}`, most);
+  if (shared) {
+    const own = name.slice(shared);
+    const before = Math.min(most - 1 - own.length, shared);
+    return shortName(`${before < SHORTEST_SHARED ? "" : name.slice(0, before)}…${own}`, most);
+  }
   const end = lastWords(name, Math.floor(most * 0.45));
   const start = name.slice(0, Math.max(most - 1 - end.length, 0));
   const words = /^.*[_./: ]/.exec(start)?.[0] ?? "";

@@ -1,7 +1,7 @@
 // The bar on top of a pane: what it shows, how, how much of the selection is in it, and its tools.
 
 import { h, iconButton, modes, replaceKeepingFocus } from "./dom.js";
-import { sharedStart, shortName } from "./names.js";
+import { sharedStarts, shortName } from "./names.js";
 import { TextView } from "./text_view.js";
 
 /** @typedef {import("./pane.js").Pane} Pane */
@@ -175,9 +175,9 @@ function optionsOf(stage, home, kernels, longest) {
     const name = (side && `${side}: `) + (home ? title : `${stage.title} ${which}`.trim());
     group.append(h("option", { value: id, title: name }, shortName(name, longest)));
     const own = kernels(id);
-    const shared = sharedStart(own.map(({ label }) => label));
+    const shared = sharedStarts(own.map(({ label }) => label));
     for (const { id: kernel, label } of own) {
-      group.append(h("option", { value: kernel, title: label }, `\u2003${shortName(label, longest, shared)}`));
+      group.append(h("option", { value: kernel, title: label }, `\u2003${shortName(label, longest, shared.get(label))}`));
     }
   }
   return group;

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { shortName } from "../../../explorer/static/names.js";
+import { sharedStarts, shortName } from "../../../explorer/static/names.js";
 
 test("a kernel's name keeps its kind, its last word and its number", () => {
   assert.equal(shortName("triton_poi_fused_add_mul_relu_native_layer_norm_3", 24), "triton_poi_…_norm_3");
@@ -23,4 +23,13 @@ test("names are never longer than there is room, and keep both ends", () => {
 test("kernels that differ in their number alone stay apart", () => {
   const names = Array.from({ length: 40 }, (_, at) => `triton_red_fused_add_native_layer_norm_backward_${at}`);
   assert.equal(new Set(names.map((name) => shortName(name, 20))).size, names.length);
+});
+
+test("what all kernels share is folded before what tells them apart", () => {
+  const names = ["triton_poi_fused_add_gelu_0", "triton_red_fused_add_sum_1", "extern_kernels.mm"];
+  const shared = sharedStarts(names);
+  assert.deepEqual([...shared.values()], [7, 7, 0]);
+  assert.equal(shortName(names[0], 24, 7), "…poi_fused_add_gelu_0");
+  const alike = ["triton_poi_fused_addmm_relu_0", "triton_poi_fused_addmm_relu_1"];
+  assert.equal(shortName(alike[1], 16, sharedStarts(alike).get(alike[1])), "triton_poi_fus…1");
 });
