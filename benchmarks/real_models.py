@@ -83,36 +83,37 @@ def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]
 
 
 def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
-    """Two rows: the sites of a study as it is; also the fixes that work together, and counts after the patch.
+    """Two rows: the sites and causes of a study as it is; also its fixes, and the counts of the patched cells.
 
-    Edits of the cell are made in its text. Edits of installed packages are made in the process, not in their files.
+    The patched cells run as they are in the patch, with the settings and the overrides of package functions in them.
     """
     from IPython.core.interactiveshell import InteractiveShell
 
-    from compiler.xray.fixes import Trials
-    from compiler.xray.patch import edited_files
-    from compiler.xray.substitution import Program, all_functions
-
     shell = InteractiveShell.instance()
-    quiet(shell, f"%load_ext tcompile\n{study.setup}")
-    variant = study.variants[0]
-    magic = f"%%tcompile --stages captured {variant.line}\n"
-    quiet(shell, magic + study.cell)
+    quiet(shell, "%load_ext tcompile")
+    quiet(shell, study.setup, store_history=True)
+    magic = f"%%tcompile --stages captured {study.line}\n"
+    quiet(shell, magic + study.cell, store_history=True)
     run = shell.user_ns["_tc"]
     xray = run.xray()
-    row = {"study": study.name, "before": numbers(run), "sites": len(xray.sites), "captures": xray.found.captures,
-           "seconds": round(xray.found.seconds, 1), "problems": xray.found.problems}  # fmt: skip
+    row = {"study": study.name, "before": numbers(run), "sites": len(xray.sites), "causes": len(xray.causes),
+           "captures": xray.found.captures, "seconds": round(xray.found.seconds, 1),
+           "problems": xray.found.problems}  # fmt: skip
     yield row
-    tried = Trials(xray._searched()).run()
-    row |= {"verified": [fix.state for fix in tried.fixes].count("verified"), "left": len(tried.left.sites),
-            "together": sum(fix.together for fix in tried.fixes), "left_problems": tried.left.problems}  # fmt: skip
-    cells = [file for file in edited_files(tried.change, xray._searched()) if file.is_cell]
-    quiet(shell, study.setup)
-    library = [edit for edit in tried.change.edits if edit.file not in {cell.path for cell in cells}]
-    program = Program(all_functions(), edits=tuple(library))
-    with program.with_stand_ins({}), tried.change.apply_settings():
-        quiet(shell, magic + (cells[0].after if cells else study.cell))
-    yield row | {"after": numbers(shell.user_ns["_tc"]), "kinds": [site.kind for site in tried.left.sites]}
+    patch = xray.patch()
+    row |= {
+        "states": {site.id: f"{site.file}:{site.line} {site.kind}: {fix.state}, {fix.words}"
+                   for site, fix in zip(xray.sites, xray.fixes, strict=True)},
+        "together": sum(fix.together for fix in xray.fixes),
+        "left": [f"{site.file}:{site.line} {site.kind}" for site in xray.left],
+        "causes_found": [f"{cause.file}:{cause.line} {cause.kind}: {cause.fix}" for cause in xray.causes],
+        "left_problems": xray.found.left_problems,
+    }  # fmt: skip
+    after = {file.before: file.after for file in patch.files if file.is_cell}
+    quiet(shell, "%reset -f\n%load_ext tcompile\nimport torch; torch.compiler.reset()")
+    quiet(shell, after.get(study.setup, study.setup))
+    quiet(shell, next((text for text in after.values() if text.startswith(magic)), magic + study.cell))
+    yield row | {"patch": str(patch), "after": numbers(shell.user_ns["_tc"])}
 
 
 def numbers(run: Any) -> dict[str, Any]:
@@ -128,10 +129,10 @@ def numbers(run: Any) -> dict[str, Any]:
     }
 
 
-def quiet(shell: Any, code: str) -> None:
+def quiet(shell: Any, code: str, *, store_history: bool = False) -> None:
     """Run a cell without its output. Raises what it raises."""
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        result = shell.run_cell(code)
+        result = shell.run_cell(code, store_history=store_history)
     result.raise_error()
 
 

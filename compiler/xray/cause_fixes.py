@@ -337,7 +337,7 @@ class CauseTrials:
 
     def _candidates(self, cause: Cause) -> Iterator[Candidate]:
         owner = self.found.owners[cause.id]
-        parameter = owner.node.arg if isinstance(owner.node, ast.arg) else ""
+        parameter = owner.node.arg if isinstance(owner.node, ast.arg) and owner.node.arg != "self" else ""
         if parameter and cause.kind in _SIZES:
             yield from self._marks(parameter)
         if parameter and cause.kind == "stride":
