@@ -122,7 +122,7 @@ class _Bench:
             stack.enter_context(without_output())
             stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
             folder = stack.enter_context(apart.cache_folder())
-            stack.enter_context(apart.forget_compilations(lambda _seconds: None))
+            stack.enter_context(apart.forget_compilations())
             yield folder
 
     def _own_draws(self) -> AbstractContextManager[None]:

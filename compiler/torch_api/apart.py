@@ -22,16 +22,18 @@ GUARD_CHECKS = 200
 
 
 @contextmanager
-def forget_compilations(on_guards: Callable[[float], None]) -> Iterator[dynamo.BreakCounter]:
+def forget_compilations(on_guards: Callable[[float], None] | None = None) -> Iterator[dynamo.BreakCounter]:
     """At the end of the block, drop its compilations but keep the user's. In the block, compile errors are raised.
 
     Yields a counter of the block's compilations.
 
-    `on_guards(seconds)` is called for each compilation with the time of one check of its guards, with warm CPU caches.
+    `on_guards(seconds)`, if given, is called for each compilation with the time of one check of its guards, with warm
+    CPU caches.
     """
 
     def time_checks(_: Function, root: Any, f_locals: dict[str, Any], *args: Any) -> float:
-        on_guards(_check_seconds(root, f_locals))
+        if on_guards is not None:
+            on_guards(_check_seconds(root, f_locals))
         return check_once(root, f_locals, *args)
 
     limits = ("recompile_limit", "accumulated_recompile_limit")

@@ -281,7 +281,7 @@ class CauseTrials:
         with ExitStack() as stack:
             stack.enter_context(preserve_marks(self._tensors()))
             restore = stack.enter_context(repeatable(*calls))
-            counter = stack.enter_context(apart.forget_compilations(lambda _seconds: None))
+            counter = stack.enter_context(apart.forget_compilations())
             stack.enter_context(change.apply_settings())
             stack.enter_context(stance(candidate.stance))
             stack.enter_context(Program(search.functions, {}, change.edits, change.definitions).with_stand_ins({}))

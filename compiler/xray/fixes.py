@@ -69,7 +69,7 @@ class Trials:
 
     def run(self) -> Tried:
         """Try the fixes of each site alone, then combine those that work; return the best combination."""
-        with apart.forget_compilations(lambda _seconds: None):
+        with apart.forget_compilations():
             fixes = [self._best(site) for site in self.search.sites]
             self.search.hear("trying the fixes together")
             tried = self._combine(fixes)
@@ -124,7 +124,7 @@ class Trials:
         for first, second in itertools.combinations(chosen, 2):
             if not self.change_of_fixes([first]).fits(self.change_of_fixes([second])):
                 raise ValueError(f"the fixes of {first.site} and {second.site} edit the same line: choose one of them")
-        with apart.forget_compilations(lambda _seconds: None):
+        with apart.forget_compilations():
             return self._combination_of(fixes, chosen, self._reason_against(chosen))
 
     def _best(self, site: Site) -> Fix:

@@ -94,7 +94,7 @@ class Search:
     def run(self) -> None:
         """Search each of the calls until it has no more breaks, or a break that can't be passed."""
         for each in (self.call, *self.call.later):
-            quietly = apart.forget_compilations(lambda _seconds: None)
+            quietly = apart.forget_compilations()
             with repeatable(each) as restore, quietly, self.change.apply_settings():
                 bench = Bench(each, restore, self.limit)
                 while self.captures < MOST_CAPTURES and self._go_on(bench):
