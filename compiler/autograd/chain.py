@@ -6,8 +6,9 @@ node, the formula's error on the same numbers, and the Jacobian, found by applyi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from compiler.autograd.values import SHOWN, Value
 from compiler.autograd.words import second_order, stop_words
 from compiler.torch_api import autograd_nodes
 
+_INPUT = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\[\d+\])?(?!\w|\()")
+"""A name in a formula that is no function."""
 JACOBIAN = 64
 """Maximum number of elements of an input and of an output for which a Jacobian is computed."""
 WHOLE_GRAPH = 400
@@ -81,7 +84,7 @@ class ChainStep:
     `departures`, and `stops`, the inputs without gradient. Leaf: `arrivals` and `gradient`, which is added to `.grad`.
 
     `adds_exactly` says whether the arrivals, added in order, equal the gradient bitwise; None if they are too large to
-    keep. `rule` is "" if the table has no formula.
+    keep. `rule` is "" if the table has no formula. `variable` is the user's name of the result, "" if it has none.
     """
 
     index: int
@@ -100,6 +103,7 @@ class ChainStep:
     note: str = ""
     place: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    variable: str = ""
 
 
 def chain_steps(
@@ -127,9 +131,36 @@ def chain_steps(
     for node in graph.nodes:
         if node.name in run.incoming:
             steps.append(maker.backward(len(steps), node))
-        elif node.leaf is not None:
+        elif node.name in run.leaves:
             steps.append(maker.leaf(len(steps), node))
     return tuple(steps)
+
+
+def with_variables(
+    steps: Sequence[ChainStep], inputs: Mapping[str, Mapping[str, str]], variables: Mapping[str, str]
+) -> tuple[ChainStep, ...]:
+    """The steps with the user's names for inputs, in place of those of the rule: `x · w` for `self · other`.
+
+    `inputs` has, for each node, the names of its inputs by the rule's names; `variables` the name of its result.
+    """
+    return tuple(_with_variables(step, inputs, variables.get(step.node, "")) for step in steps)
+
+
+def _with_variables(step: ChainStep, inputs: Mapping[str, Mapping[str, str]], variable: str) -> ChainStep:
+    names = inputs.get(step.node, {})
+    mine = lambda text: _INPUT.sub(lambda found: names.get(found[0], found[0]), text)  # noqa: E731
+    return replace(
+        step,
+        variable=variable,
+        forward=mine(step.forward),
+        operands=tuple(replace(each, name=names.get(each.name, each.name)) for each in step.operands),
+        departures=tuple(
+            replace(each, name=names.get(each.name, each.name), formula=mine(each.formula)) for each in step.departures
+        ),
+        arrivals=tuple(
+            replace(each, name=inputs.get(each.source, {}).get(each.name, each.name)) for each in step.arrivals
+        ),
+    )
 
 
 def known_values(

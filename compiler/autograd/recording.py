@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from compiler.autograd.stops import Stops
 from compiler.autograd.values import Value
 from compiler.torch_api import autograd_nodes
+from compiler.torch_api.aten_calls import unheard
 from compiler.torch_api.eager import run_eagerly
 from compiler.torch_api.fx import SourceFrame
 from compiler.torch_api.pytrees import tree_leaves
@@ -212,7 +213,8 @@ class _RecordingMode(TorchFunctionMode):
         self._recording.note_start(first)
         with self._recording.second_order.watch(func, args, kwargs or {}):
             result = func(*args, **(kwargs or {}))
-        self._recording.note_call(first, func, (args, kwargs), result)
+        with unheard():
+            self._recording.note_call(first, func, (args, kwargs), result)
         if func in _HOOKS:
             hook = (*args[1:], *(kwargs or {}).values(), None)[0]
             self._recording.note_hook(args[0], func, hook)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -103,13 +104,21 @@ def is_call(target: Any) -> bool:
 
 
 def record_call(
-    target: Callable[..., Any], call: Callable[[], Any], frame: FrameType, *, values: bool
+    target: Callable[..., Any],
+    call: Callable[[], Any],
+    frame: FrameType,
+    *,
+    values: bool,
+    tape: AbstractContextManager[Any] | None = None,
 ) -> tuple[Any, Recording, str]:
-    """Make a call and record its autograd graph; return the result, the recording, and the title ("" for a lambda)."""
+    """Make a call and record its autograd graph; return the result, the recording, and the title ("" for a lambda).
+
+    `tape` is entered around the call.
+    """
     from compiler.autograd.recording import Recording
     from compiler.engine import title_of
 
-    with Recording(frame, values=values) as recording:
+    with Recording(frame, values=values) as recording, tape or nullcontext():
         value = call()
     title = title_of(target)
     return value, recording, "" if "<lambda>" in title else title

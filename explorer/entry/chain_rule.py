@@ -10,10 +10,12 @@ chain.check()                          compares with autograd bitwise, and with 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from types import FrameType
+from types import CellType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from explorer.entry.autograd import is_call, record_call, tensors_in
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
+    from compiler.autograd.backward_run import BackwardRun
     from compiler.autograd.chain import ChainStep
     from compiler.autograd.differences import Difference
     from compiler.autograd.eager_graph import EagerGraph
     from compiler.autograd.recording import Recording
+    from compiler.autograd.tape import Tape, TapeRecorder
     from compiler.record import Record
+    from explorer.findings.chain.program import Program
 
 STEPS = columns(
     ("category", "direction"),
@@ -175,47 +180,121 @@ def chain_rule(
     if not is_call(target):
         if args or kwargs:
             raise TypeError("tcompile.chain_rule takes arguments only for a function or module to call")
-        return _make_chain(tensors_in(target, "tcompile.chain_rule"), None, frame, None, None, gradient)
+        return _make_chain(tensors_in(target, "tcompile.chain_rule"), None, frame, gradient)
+    from compiler.autograd.tape import TapeRecorder
+
     function = partial(target, *args, **(kwargs or {}))
     random = torch.get_rng_state()
-    value, recording, title = record_call(target, function, frame, values=True)
-    return _make_chain(tensors_in(value, title or "the function"), recording, frame, function, random, gradient, title)
+    tape = TapeRecorder(frame)
+    value, recording, title = record_call(target, function, frame, values=True, tape=tape)
+    outputs = tensors_in(value, title or "the function")
+    called = _Called(recording, tape, function, random, argument_names(target, args, kwargs or {}), title)
+    return _make_chain(outputs, called, frame, gradient)
+
+
+@dataclass(frozen=True)
+class _Called:
+    """How a function was called, to be recorded. `names` has the names of its arguments, by `id`."""
+
+    recording: Recording
+    tape: TapeRecorder
+    function: Callable[[], Any]
+    random: Tensor
+    names: Mapping[int, str]
+    title: str
+
+
+def argument_names(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, str]:
+    """The names that a function has for the tensors it is called with, and for those of its closure, by `id`."""
+    import torch
+
+    function = target.forward if isinstance(target, torch.nn.Module) else target
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {}
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+    enclosed = {} if code is None else {
+        name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=False) if cell != CellType()
+    }  # fmt: skip
+    return {id(each): name for name, each in {**enclosed, **bound}.items() if isinstance(each, torch.Tensor)}
 
 
 def _make_chain(
-    outputs: Sequence[Tensor],
-    recording: Recording | None,
-    frame: FrameType,
-    function: Callable[[], Any] | None,
-    random: Tensor | None,
-    gradient: Tensor | None,
-    title: str = "",
+    outputs: Sequence[Tensor], called: _Called | None, frame: FrameType, gradient: Tensor | None
 ) -> ChainRule:
-    from compiler.autograd.backward_run import run_backward
-    from compiler.autograd.chain import chain_steps, known_values
+    from compiler.autograd.chain import chain_steps, known_values, with_variables
     from compiler.autograd.eager_graph import eager_graph, without_inner
     from compiler.autograd.explore import graph_record, names_of_tensors
     from compiler.autograd.health import health_of
+    from explorer.findings.chain.program import variables_of
     from explorer.findings.chain.record import chain_artifact
 
-    names = names_of_tensors(frame, recording)
+    recording = called.recording if called else None
+    names = (dict(called.names) if called else {}) | names_of_tensors(frame, recording)
     every = list(outputs)
     outputs = [output for output in without_inner(every) if output.requires_grad or len(every) == 1]
     graph = eager_graph(outputs, recording=recording, names=names)
     gradients = None if gradient is None else [_check_gradient(gradient, outputs)]
-    run = run_backward(graph, outputs, gradients)
+    run, note = _run_backward(graph, outputs, gradients)
     values = known_values(graph, outputs, recording)
-    health = health_of(graph, run, values)
-    record = graph_record(graph, outputs, names, title, health)
+    health = health_of(graph, run, values) if not note else ()
+    record = graph_record(graph, outputs, names, called.title if called else "", health)
     nodes = record["autograd"].entities
     places = {node.label: {key: node.attrs[key] for key in PLACE if key in node.attrs} for node in nodes}
     data = chain_steps(graph, outputs, places=places, run=run, values=values)
-    steps = chain_artifact(record.title, data, "" if graph.recorded else NOT_RECORDED, record["autograd"])
+    tape = called.tape.tape(outputs) if called else None
+    program, shown = _canvas(tape, graph, names, data, outputs, gradients, note)
+    if tape is not None and not tape.problem:
+        data = with_variables(data, *variables_of(tape, graph, names))
+    note = note or ("" if graph.recorded else NOT_RECORDED)
+    steps = chain_artifact(record.title, data, note, record["autograd"], shown)
     chosen = {id(output) for output in outputs}
     taken = [place for place, output in enumerate(every) if id(output) in chosen]
-    again = None if function is None else partial(_call_again, function, taken)
+    again = partial(_call_again, called.function, taken) if called else None
     record = record.with_fields(artifacts=(*record.artifacts, steps))
-    return ChainRule(data, graph, outputs, record, again, random, gradients)
+    chain = ChainRule(data, graph, outputs, record, again, called.random if called else None, gradients)
+    chain.compiler.evaluate = program.evaluate if program is not None else None
+    return chain
+
+
+def _run_backward(
+    graph: EagerGraph, outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None
+) -> tuple[BackwardRun, str]:
+    """The gradients of a backward pass; if torch refuses it for a write in place, none, and torch's reason."""
+    from compiler.autograd.backward_run import BackwardRun, run_backward
+
+    try:
+        return run_backward(graph, outputs, gradients), ""
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return BackwardRun(), f"Backward stops here, torch says: {error}"
+
+
+def _canvas(
+    tape: Tape | None,
+    graph: EagerGraph,
+    names: Mapping[int, str],
+    steps: Sequence[ChainStep],
+    outputs: Sequence[Tensor],
+    gradients: Sequence[Tensor] | None,
+    note: str,
+) -> tuple[Program | None, Mapping[str, Any]]:
+    """The program of the living canvas, None if it can't be evaluated again, and its data."""
+    import torch
+
+    from explorer.findings.chain.program import program_of, recorded_program
+
+    if tape is None:
+        return None, recorded_program(graph, steps, "values change only if the graph is built by this call")
+    if not note:
+        seeds = list(gradients) if gradients is not None else [torch.ones_like(output) for output in outputs]
+        program = program_of(tape, graph, names, steps, seeds)
+        if program is not None:
+            return program, program.data
+    reason = tape.problem or note or "run again, its operations give other numbers, or it has operations of its own"
+    return None, recorded_program(graph, steps, reason)
 
 
 def _call_again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:

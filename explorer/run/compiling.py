@@ -6,7 +6,7 @@ A `Run` and its widget share one `KernelCompiler`, so that each sees what the ot
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +62,9 @@ class KernelCompiler:
         self._tried: set[str] = set()
         self.makers: dict[str, Maker] = {}
         self.known = KnownFindings()
+        self.evaluate: Callable[[Mapping[str, Any]], dict[str, Any]] | None = (
+            None  # a call's tape, run with other inputs
+        )
         self.tree: Callable[[str], str] | None = None  # text of an entity's call at each level, if its graph was kept
         self.patch: Callable[[Sequence[str]], Patch] | None = None  # the patch of chosen sites, if there is a call
 

@@ -149,6 +149,7 @@ class Explorer(anywidget.AnyWidget):
             "make": lambda: self.compiler.make(message["stage"]),
             "tree": lambda: self._send_tree(message["id"]),
             "views": self._send_views,
+            "evaluate": lambda: self._send_evaluation(message["request"]),
             "cancel": self.compiler.cancel,
             "switch": lambda: self._switch(message["callee"]),
             "lab": lambda: self._send_lab_cell(message["kernel"]),
@@ -163,6 +164,10 @@ class Explorer(anywidget.AnyWidget):
     def _send_views(self) -> None:
         added = frontend.added_modules(self.compiler.record)
         self.send({"type": "views", "module": frontend.late_module(added)})
+
+    def _send_evaluation(self, request: dict[str, Any]) -> None:
+        evaluate = self.compiler.evaluate
+        self.send({"type": "evaluated", "data": None if evaluate is None else evaluate(request)})
 
     def _send_tree(self, entity: str) -> None:
         if self.compiler.tree is not None:

@@ -36,6 +36,8 @@ const SIDE = 4;
 const HEAT = 64;
 const TITLE = 34;
 const PAD = 8;
+/** A picture that opens is no smaller: it shows a part of a large graph. */
+const LEGIBLE = 0.6;
 const POINTS = 9;
 /** Positive and negative, from Okabe and Ito's palette, on light and dark. */
 const SIGNS = { light: ["0, 114, 178", "213, 94, 0"], dark: ["86, 180, 233", "230, 126, 30"] };
@@ -432,7 +434,7 @@ export class GraphCanvas {
     this.frame = 0;
     /** @type {{x: number, y: number, moves: boolean, number: boolean} | null} */
     this.held = null;
-    this.observer = new ResizeObserver(() => (this.follows ? this.fit() : this.repaint()));
+    this.observer = new ResizeObserver(() => (this.follows ? this.fit(LEGIBLE) : this.repaint()));
     this.observer.observe(this.element);
     this.listen();
   }
@@ -442,7 +444,7 @@ export class GraphCanvas {
     const isFirst = !this.states.length;
     this.states = states;
     this.t = t;
-    if (isFirst) this.fit();
+    if (isFirst) this.fit(LEGIBLE);
     this.repaint();
   }
 
@@ -471,12 +473,13 @@ export class GraphCanvas {
     paintStates(context, this.states, this.t, this.themeOf(), this.marks);
   }
 
-  /** All of it in sight, no larger than life. */
-  fit() {
+  /** All of it in sight, no larger than life. @param {number} [least] the least scale: then not all of it is in sight */
+  fit(least = 0.02) {
     const { clientWidth: width, clientHeight: height } = this.element;
     const [w, h] = this.size();
     const scale = Math.min(1, (width - 32) / (w || 1), (height - 32) / (h || 1));
-    this.camera = { scale: Math.max(scale, 0.02), left: (width - w * scale) / 2, top: Math.max(16, (height - h * scale) / 2) };
+    const used = Math.max(scale, least);
+    this.camera = { scale: used, left: (width - w * used) / 2, top: Math.max(16, (height - h * used) / 2) };
     this.follows = true;
     this.repaint();
   }

@@ -1,21 +1,33 @@
-// The chain rule on a graph, one step at a time: forward with the values, then backward from node to node.
+// The chain rule on a living graph: played forward with the values, then backward with the gradients; inputs, weights and
+// the first gradient can be dragged, and everything follows.
 
-import { digits, valueBox } from "./chain_value.js";
+import { valueBox } from "./chain_value.js";
 import { elements, PIECES } from "./document.js";
 import { h, icon } from "./dom.js";
+import { readTheme } from "./graph_colours.js";
 import { LATE_VIEWS } from "./late_views.js";
+import { digitsOf, GraphCanvas, paintStates, placeState } from "./living_canvas.js";
+import { hasFew, LivingModel } from "./living_model.js";
+import { saveButtons, zoomButtons } from "./picture.js";
 import { StepperView } from "./stepper.js";
 
 /**
  * @typedef {{id: string, select: string, direction: "forward" | "backward" | "leaf", node: string, said: string,
- *   norm: number | "inf" | null, card: import("./document.js").Part}} Step
+ *   formulas?: string[], norm: number | "inf" | null, card: import("./document.js").Part}} Step
+ * @typedef {import("./living_model.js").Moment} Moment
  */
 
 PIECES.values = ({ data, name, flat }) => valueBox(data, name, flat);
 
-/** Between two steps that are played. */
+/** In milliseconds: between two steps that are played, and what moves meanwhile. */
 const PACE = 1400;
-const HEIGHT = 34;
+const MOVE = 650;
+/** So long it waits for a kernel that is busy, before it evaluates by itself. */
+const PATIENCE = 500;
+/** Narrower than this, in points, the step is below the graph. */
+const NARROW = 720;
+/** A number that is dragged changes by this part of its size, or of 1, for each point. */
+const DRAGGED = 0.01;
 
 /** @type {[string, string, string][]} key, sign and what it does */
 const MOVES = [
@@ -29,31 +41,68 @@ const MOVES = [
 export class ChainView extends StepperView {
   /**
    * @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks
-   * @param {import("./store.js").Artifact} artifact
+   * @param {import("./store.js").Artifact} artifact @param {import("./store.js").Store} store
    */
-  constructor(root, callbacks, artifact) {
+  constructor(root, callbacks, artifact, store) {
     super(callbacks, MOVES);
-    /** @type {{cards: Step[], note: string, health: string[], sick: number[]}} */
+    /** @type {{cards: Step[], note: string, health: string[], sick: number[], program?: import("./living_model.js").Recorded}} */
     this.data = artifact.view;
     this.steps = this.data.cards;
+    this.store = store;
+    this.callbacks = callbacks;
     const actions = { ...callbacks.actions, goTo: (/** @type {string} */ node) => this.goToNode(node) };
     /** @type {import("./document.js").Place} */
     this.place = { actions, item: (_, element) => element };
+    this.theme = readTheme(root);
     this.playing = 0;
-    this.slider.max = String(this.steps.length - 1);
-    this.strip = h("canvas", { class: "tc-chain-strip", height: HEIGHT, title: "Norm of each value and gradient, by step" });
-    this.strip.setAttribute("aria-hidden", "true");
-    this.strip.addEventListener("pointerdown", (event) => this.seek(event));
-    this.strip.addEventListener("pointermove", (event) => event.buttons && this.seek(event));
+    this.frame = 0;
+    this.late = 0;
+    /** @type {Moment} */
+    this.moment = { at: 0, progress: 1, edges: "values" };
+    this.slider.max = String(Math.max(this.steps.length - 1, 0));
     this.card = h("div", { class: "tc-scroll tc-chain-scroll", tabIndex: 0, "aria-label": "Step" });
     this.card.setAttribute("role", "region");
-    const strip = h("div", { class: "tc-chain-strips" }, this.strip, this.slider);
-    this.root = h("div", { class: "tc-chain-view" }, this.bar(), strip, ...this.notes(), this.card);
+    this.readout = h("p", { class: "tc-living-readout", role: "status" });
+    const program = this.data.program?.nodes?.length ? this.data.program : null;
+    this.model = program && new LivingModel(program, this.steps);
+    this.canvas = this.model && this.makeCanvas(artifact.info.id);
+    this.controls = h("div", { class: "tc-living-controls" });
+    const graph = this.canvas ? [h("div", { class: "tc-living-graph" }, this.canvas.element, this.readout)] : [];
+    this.body = h("div", { class: "tc-living-body" }, ...graph, h("div", { class: "tc-living-side" }, this.controls, this.card));
+    this.root = h("div", { class: "tc-chain-view" }, this.bar(), h("div", { class: "tc-chain-strips" }, this.slider), ...this.notes(), this.body);
     root.replaceChildren(this.root);
     this.root.addEventListener("keydown", (event) => this.pressed(event));
-    this.observer = new ResizeObserver(() => this.drawStrip());
-    this.observer.observe(this.strip);
+    this.observer = new ResizeObserver(() => this.root.classList.toggle("tc-narrow", this.root.clientWidth < NARROW));
+    this.observer.observe(this.root);
+    this.stopHearing = store.listen((what) => what === "evaluated" && this.heard());
+    this.themeChanged();
     this.go(0, false);
+    if (this.model) this.showControls(this.firstChangeable());
+  }
+
+  /** @param {string} title */
+  makeCanvas(title) {
+    const canvas = new GraphCanvas(
+      {
+        choose: (id) => id && this.chosen(id),
+        grab: (id, which, cell) => this.grab(id, which, cell),
+        drag: (points) => this.dragged(points),
+      },
+      () => this.theme,
+    );
+    canvas.element.tabIndex = 0;
+    this.picture = {
+      title,
+      size: () => /** @type {[number, number]} */ (canvas.size().map((side) => side + 32)),
+      paint: (/** @type {CanvasRenderingContext2D} */ context) => {
+        context.fillStyle = this.theme.bg;
+        const [width, height] = canvas.size();
+        context.fillRect(0, 0, width + 32, height + 32);
+        context.translate(16, 16);
+        paintStates(context, canvas.states, canvas.t, this.theme);
+      },
+    };
+    return canvas;
   }
 
   bar() {
@@ -62,10 +111,12 @@ export class ChainView extends StepperView {
     const jump = (/** @type {string} */ words, /** @type {number} */ at) =>
       h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.go(at) }, words);
     const jumps = turn > 0 ? [jump("forward", 0), jump("backward", turn)] : [];
-    return h("div", { class: "tc-view-bar tc-chain-bar" }, h("div", { class: "tc-steps-moves" }, ...this.buttons), ...jumps, this.count);
+    const { canvas, picture } = this;
+    const tools = canvas && picture ? [zoomButtons({ zoom: (by) => canvas.zoom(by), fit: () => canvas.fit(), actualSize: () => canvas.zoom(1 / canvas.camera.scale) }), saveButtons(picture, this.callbacks.withTools)] : [];
+    return h("div", { class: "tc-view-bar tc-chain-bar" }, h("div", { class: "tc-steps-moves" }, ...this.buttons), ...jumps, this.count, ...tools);
   }
 
-  /** What is known of the whole pass: how healthy it is, and where that ends. */
+  /** What is known of the whole pass: how healthy it is, where that ends, and what can't be changed. */
   notes() {
     const { note, health, sick } = this.data;
     const sickness = (/** @type {number} */ at) => {
@@ -88,12 +139,60 @@ export class ChainView extends StepperView {
   }
 
   draw() {
-    const { card, direction, node, select } = this.steps[this.at];
+    const step = this.steps[this.at];
+    if (!step) return { source: "", words: "" };
+    const { card, direction, node, select } = step;
     this.card.replaceChildren(...elements([card], this.place));
     this.card.scrollTop = 0;
     this.card.dataset.direction = direction;
-    this.drawStrip();
+    this.moment = { at: this.at, progress: 1, edges: direction === "forward" ? "values" : "gradients" };
+    this.drawGraph();
+    this.reveal(node);
     return { source: select, words: `${direction}, ${node}`, kind: direction };
+  }
+
+  /** @param {string} node */
+  reveal(node) {
+    const at = this.model?.indexOf?.get(node);
+    if (at === undefined || !this.model) return;
+    this.canvas?.reveal(this.model.nodes[at].id);
+    this.say(at);
+  }
+
+  /** Read a node out. @param {number} at */
+  say(at) {
+    if (!this.model) return;
+    this.readout.textContent = this.model.reading(at, this.moment);
+    this.canvas?.element.setAttribute("aria-label", `Graph of ${this.model.nodes.length} nodes. ${this.readout.textContent}`);
+  }
+
+  drawGraph() {
+    if (!this.model || !this.canvas) return;
+    const state = this.model.state(this.moment);
+    const { placed } = this;
+    if (placed) {
+      state.nodes.forEach((node, at) => Object.assign(node, { x: placed.nodes[at].x, y: placed.nodes[at].y, w: placed.nodes[at].w, h: placed.nodes[at].h }));
+      state.edges.forEach((edge, at) => (edge.points = placed.edges[at].points));
+      [state.width, state.height] = [placed.width, placed.height];
+    } else {
+      /** @type {import("./living_canvas.js").State | undefined} */
+      this.placed = placeState(state);
+    }
+    this.canvas.draw([state]);
+  }
+
+  /** Go to a step, and let what it computes come along the edges. @param {number} at */
+  goMoving(at) {
+    this.go(at);
+    if (!this.canvas || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    const start = performance.now();
+    const move = (/** @type {number} */ now) => {
+      this.moment = { ...this.moment, progress: Math.min(1, (now - start) / MOVE) };
+      this.drawGraph();
+      this.frame = this.moment.progress < 1 ? requestAnimationFrame(move) : 0;
+    };
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(move);
   }
 
   /** To a node's step on this way, forward or backward. @param {string} node */
@@ -108,6 +207,11 @@ export class ChainView extends StepperView {
   /** @param {string} key */
   move(key) {
     if (key === " ") return this.play();
+    cancelAnimationFrame(this.frame);
+    if (key === "ArrowRight" && this.at < this.length - 1) {
+      this.goMoving(this.at + 1);
+      return this.stop();
+    }
     const moved = super.move(key);
     return moved && this.stop();
   }
@@ -116,10 +220,11 @@ export class ChainView extends StepperView {
   play() {
     if (this.playing) return this.stop();
     if (this.at === this.steps.length - 1) this.go(0);
-    this.playing = setInterval(() => {
-      if (this.at < this.steps.length - 1) this.go(this.at + 1);
+    const next = () => {
+      if (this.at < this.steps.length - 1) this.goMoving(this.at + 1);
       else this.stop();
-    }, PACE);
+    };
+    this.playing = setInterval(next, PACE);
     this.showPlaying();
     return true;
   }
@@ -141,50 +246,172 @@ export class ChainView extends StepperView {
   /** @param {KeyboardEvent} event */
   pressed(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    const onButton = event.target instanceof Element && event.target.closest("button, summary");
-    if (event.key === " " && onButton) return;
+    const { target } = event;
+    if (target instanceof Element && target.closest("select, input:not([aria-label='Step'])")) return;
+    if (event.key === " " && target instanceof Element && target.closest("button, summary")) return;
     if (this.move(event.key)) event.preventDefault();
   }
 
-  /** @param {PointerEvent} event */
-  seek(event) {
-    this.stop();
-    const { left, width } = this.strip.getBoundingClientRect();
-    this.go(Math.floor(((event.clientX - left) / width) * this.steps.length));
+  // Changing
+
+  /** The sources and outputs that can be changed, with their names. @returns {{at: number, seed: boolean, name: string, shape: number[]}[]} */
+  changeable() {
+    const { model } = this;
+    if (!model?.isLive) return [];
+    const sources = model.nodes.flatMap(({ role }, at) => {
+      const value = model.recorded.values.get(`${at} 0`);
+      return role === "source" && value && /^[fb]/.test(value.type) ? [{ at, seed: false, name: model.labelOf(at), shape: value.shape }] : [];
+    });
+    const seeds = model.program.outputs.map(([node], at) => ({ at, seed: true, name: `gradient of ${model.labelOf(node)}`, shape: model.recorded.values.get(`${node} 0`)?.shape ?? [] }));
+    return [...sources, ...seeds];
   }
 
-  // The strip of norms
+  firstChangeable() {
+    const all = this.changeable();
+    return all.find(({ at, seed }) => !seed && this.model?.nodes[at].grad) ?? all[0];
+  }
 
-  drawStrip() {
-    const { clientWidth: width, strip } = { clientWidth: this.strip.clientWidth, strip: this.strip };
-    const context = strip.getContext("2d");
-    if (!context || !width) return;
-    const scale = devicePixelRatio;
-    strip.width = width * scale;
-    strip.height = HEIGHT * scale;
-    context.scale(scale, scale);
-    const style = getComputedStyle(this.root);
-    const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-    const colours = { forward: colour("--tc-accent"), backward: colour("--tc-link"), leaf: colour("--tc-g0") };
-    const norms = this.steps.map(({ norm }) => (norm === "inf" ? Infinity : norm));
-    const logs = norms.filter((norm) => norm !== null && norm > 0 && norm < Infinity).map((norm) => Math.log(Number(norm)));
-    const [low, high] = [Math.min(...logs, 0), Math.max(...logs, 0)];
-    const each = width / this.steps.length;
-    this.steps.forEach(({ direction }, at) => {
-      const norm = norms[at];
-      if (at === this.at) context.fillStyle = colour("--tc-accent-soft");
-      if (at === this.at) context.fillRect(at * each, 0, Math.max(each, 2), HEIGHT);
-      if (norm === null) return;
-      const broken = !Number.isFinite(norm);
-      const share = broken ? 1 : norm === 0 ? 0 : high > low ? 0.12 + (0.88 * (Math.log(norm) - low)) / (high - low) : 0.5;
-      const tall = Math.max(share * (HEIGHT - 4), 2);
-      context.fillStyle = broken ? colour("--tc-warning") : colours[direction];
-      context.globalAlpha = at === this.at ? 1 : 0.6;
-      context.fillRect(at * each + (each > 4 ? 1 : 0), HEIGHT - tall, Math.max(each - (each > 4 ? 2 : 0), 1), tall);
-      context.globalAlpha = 1;
+  /** @param {ReturnType<ChainView["changeable"]>[0] | undefined} chosen */
+  showControls(chosen) {
+    const { model } = this;
+    if (!model) return;
+    if (!chosen) {
+      this.controls.replaceChildren(h("p", { class: "tc-living-hint" }, `Values can't be changed: ${model.program.problem ?? "no input is known"}.`));
+      return;
+    }
+    this.changing = chosen;
+    const all = this.changeable();
+    const options = all.map(({ name }, index) => h("option", { value: String(index), selected: all[index].at === chosen.at && all[index].seed === chosen.seed }, name));
+    const choice = h("select", { "aria-label": "What to change" }, ...options);
+    choice.addEventListener("change", () => this.showControls(all[Number(choice.value)]));
+    const reset = h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.reset() }, "reset");
+    this.controls.replaceChildren(h("label", {}, "change ", choice), ...this.inputs(chosen), reset, ...this.hint());
+  }
+
+  /** What a page without a kernel can't do. */
+  hint() {
+    if (this.store.kernel || !this.model) return [];
+    const unknown = this.model.unknownHere;
+    const words = unknown === null ? "This graph has too many numbers to be evaluated on a page; in a notebook it is." : unknown.length ? `Evaluated on this page in float64; it doesn't know ${unknown.join(", ")}: what follows is ?.` : "Evaluated on this page, in float64.";
+    return [h("p", { class: "tc-living-hint" }, words)];
+  }
+
+  /** @param {{at: number, seed: boolean, name: string, shape: number[]}} chosen */
+  inputs({ at, seed, name, shape }) {
+    const { model } = this;
+    if (!model) return [];
+    if (!hasFew(shape)) {
+      const scale = (seed ? model.seedChanges : model.changes).get(at)?.scale ?? 1;
+      const words = h("output", {}, `× ${digitsOf(scale)}`);
+      const input = h("input", { type: "range", min: "-2", max: "3", step: "0.05", value: String(scale), "aria-label": `${name}, all numbers, times` });
+      input.addEventListener("input", () => {
+        words.textContent = `× ${digitsOf(Number(input.value))}`;
+        this.change(at, { scale: Number(input.value) }, seed);
+      });
+      return [input, words];
+    }
+    const count = shape.reduce((all, size) => all * size, 1);
+    return Array.from({ length: count }, (_, cell) => {
+      const number = model.numberAt(at, cell, seed);
+      const input = h("input", { type: "number", step: "any", value: String(Number(number.toPrecision(7))), "aria-label": count > 1 ? `${name}, number ${cell}` : name });
+      input.addEventListener("input", () => Number.isFinite(input.valueAsNumber) && this.change(at, { cells: { [cell]: input.valueAsNumber } }, seed));
+      input.addEventListener("keydown", (event) => {
+        const way = event.key === "ArrowUp" ? 1 : event.key === "ArrowDown" ? -1 : 0;
+        if (!way) return;
+        event.preventDefault();
+        input.value = String(Number((input.valueAsNumber + (way * Math.max(1, Math.abs(input.valueAsNumber))) / 20).toPrecision(7)));
+        this.change(at, { cells: { [cell]: input.valueAsNumber } }, seed);
+      });
+      return input;
     });
-    const norm = norms[this.at];
-    this.strip.title = norm === null ? "" : `norm ${digits(norm)}; the height is its logarithm`;
+  }
+
+  reset() {
+    this.model?.reset();
+    this.showControls(this.changing);
+    this.drawGraph();
+  }
+
+  /** @param {number} at @param {import("./living_model.js").Change} change @param {boolean} seed */
+  change(at, change, seed) {
+    const { model, store } = this;
+    if (!model) return;
+    if (this.moment.at !== this.length - 1) this.go(this.length - 1);
+    model.change(at, change, seed);
+    if (store.kernel && !this.isAlone) this.ask();
+    else this.evaluateHere();
+  }
+
+  evaluateHere() {
+    if (!this.model?.unknownHere) return;
+    this.model.evaluateHere();
+    this.followed();
+  }
+
+  /** Ask the kernel, for one evaluation at a time: while it answers, the last change waits. */
+  ask() {
+    if (this.asked) {
+      this.waits = true;
+      return;
+    }
+    this.asked = true;
+    this.late = setTimeout(() => this.evaluateHere(), PATIENCE);
+    this.store.kernel?.evaluate(this.model?.request);
+  }
+
+  heard() {
+    this.asked = false;
+    clearTimeout(this.late);
+    if (!this.model) return;
+    if (!this.store.evaluated) {
+      this.isAlone = true;
+      return this.evaluateHere();
+    }
+    if (this.model.changes.size || this.model.seedChanges.size) this.model.take(this.store.evaluated);
+    if (this.waits) {
+      this.waits = false;
+      this.ask();
+    }
+    this.followed();
+  }
+
+  followed() {
+    this.drawGraph();
+    const [output] = this.model?.program.outputs ?? [];
+    if (output) this.say(output[0]);
+  }
+
+  /** @param {string} id */
+  chosen(id) {
+    const { model } = this;
+    const at = model ? model.nodes.findIndex((node) => node.id === id) : -1;
+    if (!model || at < 0) return;
+    this.say(at);
+    const own = this.changeable().find((each) => (each.seed ? model.program.outputs[each.at][0] === at : each.at === at));
+    if (own && (own.at !== this.changing?.at || own.seed !== this.changing?.seed)) this.showControls(own);
+    if (model.nodes[at].node && !this.grabbed) this.goToNode(model.nodes[at].node);
+  }
+
+  /** @param {string} id @param {"above" | "below"} which @param {number} cell */
+  grab(id, which, cell) {
+    const { model } = this;
+    const at = model ? model.nodes.findIndex((node) => node.id === id) : -1;
+    const wanted = this.changeable().find((each) => (which === "above" ? !each.seed && each.at === at : each.seed && model?.program.outputs[each.at][0] === at));
+    this.grabbed = undefined;
+    if (!model || !wanted) return false;
+    /** @type {{at: number, seed: boolean, cell: number, from: number} | undefined} */
+    this.grabbed = { ...wanted, cell, from: model.numberAt(wanted.at, cell, wanted.seed) };
+    return true;
+  }
+
+  /** @param {number} points */
+  dragged(points) {
+    if (!this.grabbed) return;
+    const { at, seed, cell, from } = this.grabbed;
+    const number = Number((from + points * DRAGGED * Math.max(1, Math.abs(from))).toPrecision(7));
+    this.change(at, { cells: { [cell]: number } }, seed);
+    const inputs = this.controls.querySelectorAll("input[type=number]");
+    if (inputs[cell] instanceof HTMLInputElement) inputs[cell].value = String(number);
   }
 
   // What panes ask of it
@@ -195,11 +422,20 @@ export class ChainView extends StepperView {
     this.linked = linked;
     this.following.selected = primary.size === 1 ? first : "";
     const here = this.steps[this.at];
-    if (!reveal || !first || linked.has(here.id)) return;
+    this.mark();
+    if (!reveal || !first || !here || linked.has(here.id)) return;
     const known = this.steps.map((step, at) => ({ step, at })).filter(({ step }) => linked.has(step.id));
     const same = known.find(({ step }) => (step.direction === "forward") === (here.direction === "forward"));
     const next = same ?? known[0];
     if (next) this.go(next.at, false);
+  }
+
+  /** Outline the nodes that the selection is linked to. */
+  mark() {
+    if (!this.canvas || !this.model) return;
+    const names = new Set(this.steps.filter(({ id }) => this.linked.has(id)).map(({ node }) => node));
+    this.canvas.marks.linked = new Set(this.model.nodes.filter(({ node }) => names.has(node)).map(({ id }) => id));
+    this.canvas.repaint();
   }
 
   stops() {
@@ -212,17 +448,22 @@ export class ChainView extends StepperView {
   }
 
   focus() {
-    this.card.focus({ preventScroll: true });
+    (this.canvas?.element ?? this.card).focus({ preventScroll: true });
   }
 
   themeChanged() {
-    this.drawStrip();
+    this.theme = readTheme(this.root);
+    this.canvas?.repaint();
   }
 
   destroy() {
     super.destroy();
     clearInterval(this.playing);
+    clearTimeout(this.late);
+    cancelAnimationFrame(this.frame);
+    this.stopHearing();
     this.observer.disconnect();
+    this.canvas?.destroy();
   }
 }
 

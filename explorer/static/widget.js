@@ -54,6 +54,7 @@ function connected(model) {
     trust: () => model.send({ type: "trust" }),
     make: (stage) => model.send({ type: "make", stage }),
     tree: (id) => model.send({ type: "tree", id }),
+    evaluate: (request) => model.send({ type: "evaluate", request }),
     cancel: () => model.send({ type: "cancel" }),
     views: once(() => model.send({ type: "views" })),
     lab: (kernel) => model.send({ type: "lab", kernel }),
@@ -70,6 +71,7 @@ function connected(model) {
     else if (message.type === "tree") store.tell("tree", (store.trees.set(message.id, message.text), message.id));
     else if (message.type === "confirm") store.setCompiling({ confirm: message });
     else if (message.type === "cell") store.tell("cell", ((store.cell = message), ""));
+    else if (message.type === "evaluated") store.tell("evaluated", ((store.evaluated = message.data), ""));
     else if (message.type === "patch") store.tell("patch", (store.patches.set(message.fixes.join(), message), ""));
     else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });

@@ -8,7 +8,7 @@ from compiler.record import Record
 from explorer.render.finding import Finding
 
 STAGE = "chain_rule"
-SHOWN = ("cards", "note", "health", "sick")
+SHOWN = ("cards", "note", "health", "sick", "program")
 """The artifact's attrs that the view receives."""
 
 

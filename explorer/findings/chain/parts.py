@@ -9,7 +9,7 @@ from compiler.autograd.formulas import NOT_IN_TABLE
 from compiler.autograd.values import Value
 from compiler.record import Record
 from compiler.record.plain_text import pluralize
-from explorer.findings.chain.text import density, is_diagonal, value_text
+from explorer.findings.chain.text import density, is_diagonal, result_name, value_text
 from explorer.findings.chain.values import Room, value_piece
 from explorer.reading.provenance import place_text
 from explorer.render.document import Card, Document, Fold, Link, Parts, Row, Section, Table, Tag, Text, Words
@@ -64,7 +64,11 @@ def step_document(step: ChainStep) -> Document:
 
 def step_card(step: ChainStep, room: Room) -> Card:
     """Card of a step. The numbers of a Jacobian are included if they fit in `room`."""
-    title = {"forward": f"{step.node} = {step.forward}", "backward": f"d {step.node}", "leaf": f"{step.node}.grad"}
+    title = {
+        "forward": f"{result_name(step)} = {step.forward}",
+        "backward": f"d {result_name(step)}",
+        "leaf": f"{step.node}.grad",
+    }
     rule = {"forward": step.rule, "backward": f"{step.rule or NOT_IN_TABLE} ({step.op})",
             "leaf": "where all paths to it end"}[step.direction]  # fmt: skip
     shown = step.value if step.direction == "forward" else step.gradient
@@ -93,12 +97,12 @@ def _forward(step: ChainStep, _: Room) -> Iterator[Parts]:
     if step.settings:
         yield Text(f"with {', '.join(f'{name} = {value}' for name, value in step.settings.items())}", "why")
     yield from _stops(step)
-    yield _section("Result", [_line(step.node, step.value)])
+    yield _section("Result", [_line(step.variable or step.node, step.value)])
     yield from _note(step)
 
 
 def _backward(step: ChainStep, room: Room) -> Iterator[Parts]:
-    yield Text(f"forward: {step.node} = {step.forward}", "why")
+    yield Text(f"forward: {step.variable or step.node} = {step.forward}", "why")
     yield from _incoming_parts(step, "grad")
     for departure in step.departures:
         yield _gradient(step, departure, room)

@@ -21,8 +21,13 @@ CELLS = 60_000
 """Maximum number of Jacobian entries in one view; further Jacobians are shown only by their size."""
 
 
-def chain_artifact(title: str, steps: Sequence[ChainStep], note: str, graph: Artifact) -> Artifact:
-    """Build the artifact of the chain rule; each step is an entity. `graph` is the artifact of the autograd graph."""
+def chain_artifact(
+    title: str, steps: Sequence[ChainStep], note: str, graph: Artifact, program: Mapping[str, Any]
+) -> Artifact:
+    """Build the artifact of the chain rule; each step is an entity.
+
+    `graph` is the artifact of the autograd graph, `program` the data of the living canvas.
+    """
     nodes = {entity.label: entity for entity in graph.entities}
     entities = {step.index: _entity(step, nodes.get(step.node)) for step in steps}
     text = LinkedText()
@@ -30,7 +35,7 @@ def chain_artifact(title: str, steps: Sequence[ChainStep], note: str, graph: Art
         text.add(f"{block}\n", *([entities[step.index]] if step is not None else []))
     made = text.artifact(STAGE, f"the chain rule on {title}")
     room = Room(CELLS)
-    data = {"cards": [_step(step, entities[step.index], room) for step in steps], "note": note}
+    data = {"cards": [_step(step, entities[step.index], room) for step in steps], "note": note, "program": program}
     told = {"count": len(steps), "health": graph.attrs.get("health", []), "sick": _sick(steps, nodes)}
     made.attrs.update(data | told)
     return made
@@ -61,6 +66,7 @@ def _step(step: ChainStep, entity: Entity, room: Room) -> dict[str, Any]:
         "node": step.node,
         "said": " ".join(map(str, (step.node, step.op, step.rule, place.get("code", ""), place.get("module", "")))),
         "norm": _norm(shown),
+        "formulas": [each.formula for each in step.departures],
         "card": msgspec.json.decode(msgspec.json.encode(payload([step_card(step, room)])["parts"][0])),
     }
 

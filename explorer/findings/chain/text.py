@@ -51,6 +51,11 @@ def step_text(step: ChainStep) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def result_name(step: ChainStep) -> str:
+    """A node's name, with the user's variable for its result: `mul, y`."""
+    return f"{step.node}, {step.variable}" if step.variable not in ("", step.node) else step.node
+
+
 def _title(step: ChainStep, text: str) -> str:
     where = place_text(step.place["file"], step.place["line"]) if "line" in step.place else ""
     place = "  ".join(part for part in (where, step.place.get("code", "")) if part)
@@ -58,13 +63,13 @@ def _title(step: ChainStep, text: str) -> str:
 
 
 def _forward(step: ChainStep) -> Iterator[str]:
-    yield _title(step, f"{step.node} = {step.forward}")
+    yield _title(step, f"{result_name(step)} = {step.forward}")
     for operand in step.operands:
-        source = f"{operand.source} = " if operand.source else ""
+        source = f"{operand.source} = " if operand.source not in ("", operand.name) else ""
         yield f"{INDENT}{operand.name} = {source}{value_text(operand.value)}"
     if step.settings:
         yield f"{INDENT}with {', '.join(f'{name} = {value}' for name, value in step.settings.items())}"
-    yield f"{INDENT}{step.node} = {value_text(step.value)}"
+    yield f"{INDENT}{step.variable or step.node} = {value_text(step.value)}"
     if step.note:
         yield f"{INDENT}note: {step.note}"
 

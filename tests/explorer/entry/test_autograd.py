@@ -148,14 +148,12 @@ def chain() -> ChainRule:
 def test_chain_rule_text_goes_forward_then_backward(chain: ChainRule) -> None:
     text = str(chain)
     assert text.startswith("The chain rule on weighted: 4 operations forward, 4 steps backward, to 2 leaves.")
-    assert text.index("mul_1 = self · other") < text.index("mul_1: product rule (MulBackward0)")
+    assert text.index("mul_1 = y · exp") < text.index("mul_1: product rule (MulBackward0)")
     assert "y = x * w" in text
     step = str(chain.step(5))
-    assert (
-        "d self = grad · other  ->  mul\n        = [1, 1, 1] · [1.649, 0.1353, 403.4] = [1.649, 0.1353, 403.4]" in step
-    )
+    assert "d y = grad · exp  ->  mul\n        = [1, 1, 1] · [1.649, 0.1353, 403.4] = [1.649, 0.1353, 403.4]" in step
     added = str(chain.step(7))
-    assert "incoming gradient: [1.649, 0.1353, 403.4]  from mul_1, its self" in added
+    assert "incoming gradient: [1.649, 0.1353, 403.4]  from mul_1, its y" in added
     assert "summed: grad = [2.473, -0.1353, 2824], bit-exact" in added
     assert "[ 1  1  1 ]" in str(chain.step(4))
     scalar = explorer.chain_rule(torch.tensor(2.0, requires_grad=True).square())
@@ -172,7 +170,7 @@ def test_chain_rule_steps_table_and_checks(chain: ChainRule) -> None:
     steps = chain.steps
     assert list(steps.direction) == ["forward"] * 4 + ["backward"] * 4 + ["leaf"] * 2
     assert steps.loc[7, "added"] == 2
-    assert steps.loc[5, "formula"] == "d self = grad · other; d other = grad · self"
+    assert steps.loc[5, "formula"] == "d y = grad · exp; d exp = grad · y"
     checks = chain.check()
     assert list(checks.verdict) == ["equal", "equal"]
     assert checks.equal.all()
@@ -237,8 +235,8 @@ def test_chain_rule_view_has_the_step_values(chain: ChainRule) -> None:
     product = next(step for step in steps if step["node"] == "mul_1" and step["direction"] == "backward")
     assert product["select"] == "autograd.mul_1"
     assert "return (y * y.exp()).sum()" in product["said"]
-    departure, *_ = (part for part in parts_of(product["card"], "section") if part["heading"] == "Gradient of self")
-    assert words_of(departure["parts"][0]["words"]) == "`d self = grad · other`"
+    departure, *_ = (part for part in parts_of(product["card"], "section") if part["heading"] == "Gradient of y")
+    assert words_of(departure["parts"][0]["words"]) == "`d y = grad · exp`"
     grad, derivative, result, jacobian = (
         torch.tensor(each["data"]["numbers"]) for each in parts_of(departure, "values")
     )
@@ -275,7 +273,7 @@ def test_chain_rule_is_saved_loaded_and_shown_statically(chain: ChainRule, tmp_p
     assert "<td" in html
     assert "<script" not in html
     assert "product rule (MulBackward0)" in html
-    assert "grad · other" in chain.step(5)._repr_mimebundle_()["text/html"]
+    assert "grad · exp" in chain.step(5)._repr_mimebundle_()["text/html"]
 
 
 def test_nonfinite_values_are_words_and_first_is_known() -> None:

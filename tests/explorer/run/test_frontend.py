@@ -24,7 +24,7 @@ def test_every_module_comes_after_those_it_imports() -> None:
 
 def test_every_module_is_in_the_widget_or_page() -> None:
     joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js", *frontend.ADDED.values())}
-    joined |= {"living_canvas.js", "predict.js", *frontend.in_order("morph_page.js")}
+    joined |= {"predict.js", *frontend.in_order("morph_page.js")}
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
