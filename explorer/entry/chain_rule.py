@@ -293,7 +293,8 @@ def _canvas(
         program = program_of(tape, graph, names, steps, seeds)
         if program is not None:
             return program, program.data
-    reason = tape.problem or note or "run again, its operations give other numbers, or it has operations of its own"
+    failed = "torch refuses to run this backward" if note else ""
+    reason = failed or tape.problem or "run again, its operations give other numbers, or some are not PyTorch's"
     return None, recorded_program(graph, steps, reason)
 
 

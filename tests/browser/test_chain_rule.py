@@ -150,7 +150,7 @@ def test_page_evaluates_sixty_random_graphs(page: Page) -> None:
     page.goto("about:blank")
     script = f"{frontend.join_modules('living_model.js')}\nglobalThis.LivingModel = LivingModel;"
     page.add_script_tag(content=script.replace("export ", ""), type="module")
-    page.wait_for_function("globalThis.LivingModel")
+    page.wait_for_function("() => Boolean(globalThis.LivingModel)")
     found = page.evaluate(
         """programs => programs.map(program => {
             const model = new LivingModel(program, []);

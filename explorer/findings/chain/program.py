@@ -44,19 +44,19 @@ def _json_number(number: Any) -> Any:
 
 def tensor_data(tensor: torch.Tensor) -> Data:
     """A tensor as the canvas shows it: its numbers if it is small, else a heat map; norm, range and counts."""
-    found = value_data(Value.of_tensor(tensor, SMALL))
+    dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
+    found = value_data(Value.of_tensor(dense, SMALL))
     assert found is not None
-    if found["numbers"] is None and not tensor.is_complex():
-        found["heat"] = _heat(tensor)
-    if found["zeros"] and tensor.dim() > 1:
-        found["dead"] = int((tensor == 0).flatten(0, -2).all(0).sum())
+    if found["numbers"] is None and not dense.is_complex():
+        found["heat"] = _heat(dense)
+    if found["zeros"] and dense.dim() > 1:
+        found["dead"] = int((dense == 0).flatten(0, -2).all(0).sum())
     return found
 
 
 def _heat(tensor: torch.Tensor) -> Data:
     """Blocks of a tensor, seen as a matrix, as shares of the largest number: a byte each, -128 for NaN or infinite."""
-    dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
-    matrix = dense.detach().float().reshape(1, -1, dense.shape[-1] if dense.dim() else 1)
+    matrix = tensor.detach().float().reshape(1, -1, tensor.shape[-1] if tensor.dim() else 1)
     rows, columns = min(matrix.shape[1], ROWS), min(matrix.shape[2], COLUMNS)
     if (rows, columns) != matrix.shape[1:]:
         pool = torch.nn.functional.adaptive_max_pool2d
