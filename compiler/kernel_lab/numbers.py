@@ -178,9 +178,9 @@ def _run_on_gpu(given: KernelInputs, original: Tried, edited: Tried) -> Numbers:
     from compiler.torch_api import triton_kernels
 
     theirs, mine = ([_to_device(value) for value in own_copies(given.launch.arguments)] for _ in range(2))
-    first = original.load()
-    triton_kernels.launch(first, theirs)
     try:
+        first = original.load()
+        triton_kernels.launch(first, theirs)
         second = edited.load()
         triton_kernels.launch(second, mine)
     except Exception as error:  # noqa: BLE001 - Triton and CUDA fail in many ways

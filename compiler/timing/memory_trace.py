@@ -14,12 +14,20 @@ from compiler.torch_api import allocator
 def with_measured_memory(record: Record, call: Callable[[], object]) -> Record:
     """Run `call` once and add its allocations to the record, in place of an earlier measurement.
 
-    Measures the GPU's memory if there is one, else the CPU's. Raises RecordingError if the allocator's history is
-    already being recorded, and any exception of `call`.
+    Measures the GPU's memory if the call allocates some, else the CPU's. Raises RecordingError if the allocator's
+    history is already being recorded, and any exception of `call`.
     """
-    changes = allocator.cuda_changes(call) if torch.cuda.is_available() else allocator.cpu_changes(call)
+    changes = _changes(call)
     kept = (event for event in record.memory if event.side != "measured")
     return record.with_fields(memory=(*kept, *measured_events(changes)))
+
+
+def _changes(call: Callable[[], object]) -> list[int]:
+    if not torch.cuda.is_available():
+        return allocator.cpu_changes(call)
+    on_gpu: list[int] = []
+    on_cpu = allocator.cpu_changes(lambda: on_gpu.extend(allocator.cuda_changes(call)))
+    return on_gpu or on_cpu
 
 
 def measured_events(changes: Sequence[int]) -> list[MemoryEvent]:

@@ -27,8 +27,6 @@ import torch._dynamo.config as dynamo_config
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.eval_frame as eval_frame
 import torch._dynamo.guards as guards
-import torch._dynamo.pgo as pgo
-from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.exc import (
     FailOnRecompileLimitHit,
@@ -42,7 +40,7 @@ from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.types import ConvertFrameReturn
-from torch._dynamo.utils import CleanupManager, counters, graph_break_reasons
+from torch._dynamo.utils import CleanupManager
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -50,6 +48,7 @@ from compiler.process import preserve_state
 from compiler.torch_api import module_calls
 from compiler.torch_api.compilations import CompileKey, current_key, key_of, restore_dispatch_modes
 from compiler.torch_api.ddp_buckets import BUCKET_CAP_HINT, Bucket, bucket_cap_refusal, compile_observed
+from compiler.torch_api.dynamo_caches import forget_entries, separate_caches
 from compiler.torch_api.guards import (
     FailedGuard,
     GuardTree,
@@ -163,7 +162,7 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
     """
     session = Observation(observer)
     with ExitStack() as stack:
-        stack.enter_context(_separate_caches())
+        stack.enter_context(separate_caches())
         stack.enter_context(_capture_called_frames())
         stack.callback(session.forget)
         stack.enter_context(dynamo_config.patch(suppress_errors=True))
@@ -204,7 +203,7 @@ class Observation:
         observer, before, counter = self.observer, set(self.codes), BreakCounter()
         self.observer = counter
         try:
-            with _separate_caches():
+            with separate_caches():
                 yield counter
         finally:
             self.observer = observer
@@ -322,8 +321,10 @@ class Observation:
         self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
 
     def _entries(self, code: CodeType) -> list[Any]:
-        found = eval_frame._debug_get_cache_entry_list(code)
-        return [entry for entry in found if not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)]
+        """The code's cache entries that were compiled in this block, also those that torch has invalidated since."""
+        return [
+            entry for entry in eval_frame._debug_get_cache_entry_list(code) if key_of(entry.compile_id) in self.codes
+        ]
 
     def forget(self) -> None:
         """Report guards, then drop our cache entries and the globals that Dynamo installed.
@@ -334,12 +335,13 @@ class Observation:
         entries = {id(code): self._entries(code) for code in self.codes.values()}
         for key, code in self.codes.items():
             for entry in entries[id(code)]:
-                if key_of(entry.compile_id) == key and key not in self.ignored:
+                is_valid = not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)
+                if is_valid and key_of(entry.compile_id) == key and key not in self.ignored:
                     root = entry.guard_manager.root
                     tree = count_failures(self.trees.get(key) or plain_tree(root), root)
                     self.observer.on_guards(key, tree.rename(self.names.get(key, {})))
         for code in {id(code): code for code in self.codes.values()}.values():
-            _forget_entries(code, [entry for entry in entries[id(code)] if key_of(entry.compile_id) in self.codes])
+            forget_entries(code, entries[id(code)])
         for code in (code for code in self.modified if code in CleanupManager.instance):
             CleanupManager.instance._remove_id(id(code))
         for user_globals, before in self.globals.values():
@@ -392,60 +394,6 @@ def _resume_code(function: Any) -> CodeType:
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     codes = [each for each in held if isinstance(each, CodeType) and each.co_name.startswith(RESUME_PREFIX)]
     return codes[0] if codes else function.__code__
-
-
-def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
-    """Drop our cache entries of a code object; reset the code object if the user has no entries.
-
-    So an exploration never counts against the recompile limit, and a skipped frame can be compiled again.
-    """
-    if len(ours) == len(eval_frame._debug_get_cache_entry_list(code)):
-        reset_code(code)
-        return
-    for entry in ours:
-        entry.guard_manager.extra_state.invalidate(entry, _ended_guards())
-
-
-def _ended_guards() -> DeletedGuardManagerWrapper:
-    """Guards for an entry that matches no call and does not count against recompile_limit.
-
-    An entry with an ID_MATCH counts only in calls with the matched object (torch._dynamo.cache_size). This entry
-    matches a local variable that no call has.
-    """
-    guards = DeletedGuardManagerWrapper("the tcompile exploration that made it has ended")
-    guards.id_matched_objs = {"": weakref.ref(_ended_guards)}
-    return guards
-
-
-def _read_again() -> None:
-    """Let torch trace skipped code again.
-
-    Otherwise an exploration would not see that code. Compiled code keeps its cache entries.
-    """
-    for known in tuple(convert_frame.input_codes.seen):
-        code = known()
-        if code is not None and not eval_frame._debug_get_cache_entry_list(code):
-            reset_code(code)
-
-
-@contextmanager
-def _separate_caches() -> Iterator[None]:
-    """Give the block its own dynamic-shape history; afterwards restore torch's counters and cached backends."""
-    _read_again()
-    saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
-    backends = frozenset(eval_frame.cached_backends)
-    count_failures = {name: counter.copy() for name, counter in counters.items()}
-    breaks = len(graph_break_reasons)
-    pgo._CODE_STATE = pgo._INIT_CODE_STATE = None
-    try:
-        yield
-    finally:
-        pgo._CODE_STATE, pgo._INIT_CODE_STATE = saved
-        for added in set(eval_frame.cached_backends) - backends:
-            del eval_frame.cached_backends[added]
-        counters.clear()
-        counters.update(count_failures)
-        del graph_break_reasons[breaks:]
 
 
 @contextmanager

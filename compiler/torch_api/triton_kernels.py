@@ -98,9 +98,7 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
     the source. Raises KernelSourceError.
     """
     kernel = execute_heuristics(name, source)
-    if not 0 <= config < len(kernel.configs):
-        raise KernelSourceError(f"there is no configuration {config}: Inductor would try {len(kernel.configs)}")
-    chosen = kernel.configs[config]
+    chosen = _configuration(kernel, config)
     try:
         kernel._precompile_config(chosen)
     except _Asked as asked:
@@ -203,8 +201,14 @@ def load_kernel(name: str, source: str, config: int) -> Any:
     """Load an Inductor kernel with one configuration. Raises KernelSourceError."""
     with replace_attribute(heuristics, "check_autotune_cache", lambda _: all_configurations):
         kernel = execute_heuristics(name, source)
-    kernel.configs = [kernel.configs[config]]
+    kernel.configs = [_configuration(kernel, config)]
     return kernel
+
+
+def _configuration(kernel: Any, index: int) -> Any:
+    if not 0 <= index < len(kernel.configs):
+        raise KernelSourceError(f"there is no configuration {index}: Inductor would try {len(kernel.configs)}")
+    return kernel.configs[index]
 
 
 class Plain:

@@ -199,7 +199,7 @@ class Memory(Subject):
         return memory_chart(self._record())
 
     def trace(self, call: Callable[[], object]) -> pd.DataFrame:
-        """Run `call` and record its actual allocations and frees, on the GPU if there is one, else on the CPU.
+        """Run `call` and record its actual allocations and frees, on the GPU if it allocates there, else on the CPU.
 
         `run.memory.trace(lambda: compiled(x).sum().backward())` adds them to `steps` (returned), the chart and the live
         view. Call the compiled function once before, because the first call compiles. Raises any exception of `call`,

@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -276,7 +275,8 @@ def test_call_is_repeated_from_the_state_before_it() -> None:
     state = owner.index, type(owner).count, names["steps"]
     assert done.call is not None
     found = find_sites(done.call, done.record)
-    assert [text(site) for site in found.sites] == ["int(x.argmax())", "x.sum() > 100 * self.index"]
+    by_older = [] if MODERN else ["Sampler.count"]
+    assert [text(site) for site in found.sites] == ["int(x.argmax())", *by_older, "x.sum() > 100 * self.index"]
     assert not any(site.note for site in found.sites)
     assert not found.problems
     assert (owner.index, type(owner).count, names["steps"]) == state == (4, 1, 1)
@@ -364,17 +364,6 @@ def test_output_and_logs_are_not_repeated(capsys: pytest.CaptureFixture[str], ca
 def test_whole_program_has_no_sites() -> None:
     found = x_ray_code("def f(x):\n    return torch.relu(x) * 2\n")
     assert (found.sites, found.problems, found.captures) == ((), (), 1)
-
-
-def test_finding_ten_sites_takes_less_than_ten_explorations() -> None:
-    fn, calls = module("retrieval").program()
-    explored(fn, calls)
-    fn, calls = module("retrieval").program()
-    start = time.perf_counter()
-    done = explored(fn, calls)
-    seconds = time.perf_counter() - start
-    assert done.call is not None
-    assert find_sites(done.call, done.record).seconds <= 10 * seconds
 
 
 def test_programs_are_fast_and_of_realistic_size() -> None:

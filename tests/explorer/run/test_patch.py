@@ -50,6 +50,12 @@ def imported(path: Path) -> ModuleType:
     return module
 
 
+def wrapper_entries() -> int:
+    """Number of cache entries of the code that torch wraps each decorated function in; they count for all of these."""
+    wrapper = torch._dynamo.external_utils.wrap_inline(imported).__code__
+    return len(torch._dynamo.eval_frame._debug_get_cache_entry_list(wrapper))
+
+
 def x_rayed(path: Path) -> XRayed:
     return tcompile.explore(imported(path).f, torch.ones(4), stages="captured", backend="eager").xray()
 
@@ -88,6 +94,7 @@ def test_git_and_patch_apply_the_diff_and_keep_all_other_bytes(
 def test_chosen_fixes_are_tried_and_promised(tmp_path: Path) -> None:
     path = tmp_path / "chosen.py"
     path.write_text(TWO)
+    before = wrapper_entries()
     found = x_rayed(path)
     whole, second = found.patch(), found.patch(sites=[2])
     assert whole.promise == (
@@ -105,6 +112,7 @@ def test_chosen_fixes_are_tried_and_promised(tmp_path: Path) -> None:
         found.patch(sites=[3])
     assert found.patch(sites=[]) == ""
     assert isinstance(found.patch(sites=[]), Patch)
+    assert wrapper_entries() == before
 
 
 def test_patch_that_does_not_work_says_so(tmp_path: Path) -> None:
