@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, ViewportSize, expect, sync_playwright
 
 from compiler.record import Record
 from explorer.run.page import page as page_of
@@ -20,6 +20,8 @@ OpenPage = Callable[[Record], ExplorerView]
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 HERE = Path(__file__).parent
+VIEWPORT: ViewportSize = {"width": 1400, "height": 900}
+FAILED = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,8 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
-    if report.when == "call" and report.failed and (page := item.funcargs.get("page")):
-        page.screenshot(path=ARTIFACTS / f"failed-{_file_name(item)}.png")
+    if report.when == "call" and report.failed:
+        item.stash[FAILED] = True
+        if page := item.funcargs.get("page") or getattr(item.funcargs.get("notebook"), "page", None):
+            page.screenshot(path=ARTIFACTS / f"failed-{_file_name(item)}.png")
     return report
 
 
@@ -48,14 +52,18 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page in its own context, 1400 by 900 points. If a test fails, a screenshot is kept in artifacts/."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    context = browser.new_context(viewport=VIEWPORT)
     yield context.new_page()
     context.close()
 
 
 @pytest.fixture
 def console_errors(page: Page) -> list[str]:
-    """The errors of the page so far: on its console, and uncaught exceptions."""
+    return errors_of(page)
+
+
+def errors_of(page: Page) -> list[str]:
+    """The errors of the page from now on: on its console, and uncaught exceptions."""
     errors: list[str] = []
     page.on(
         "console",
@@ -123,45 +131,40 @@ def notebook7(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServe
         yield server
 
 
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[dict[JupyterServer, str]]:
+    """The first notebook of `new_notebook` on each server: the module's other notebooks share its kernel.
+
+    A new kernel would take seconds to import torch.
+    """
+    started: dict[JupyterServer, str] = {}
+    yield started
+    for server, name in started.items():
+        server.stop_kernel(name)
+
+
 @pytest.fixture
-def new_notebook(page: Page, request: pytest.FixtureRequest) -> Iterator[Callable[..., NotebookPage]]:
+def new_notebook(
+    page: Page, kernels: dict[JupyterServer, str], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., NotebookPage]]:
     """`new_notebook(server, *cells)`: a notebook with these cells, open, its kernel idle."""
     opened: list[NotebookPage] = []
 
     def new(server: JupyterServer, *cells: str) -> NotebookPage:
         notebook = NotebookPage(page, server, f"{_file_name(request.node)}-{len(opened)}.ipynb")
         write_notebook(notebook.path, *cells)
+        if server in kernels:
+            server.share_kernel(notebook.name, server.kernel_of(kernels[server]))
+        kernels.setdefault(server, notebook.name)
         opened.append(notebook)
         return notebook.open()
 
     yield new
     for notebook in opened:
-        notebook.server.stop_kernel(notebook.name)
-
-
-@pytest.fixture(scope="module")
-def run_once(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """`run_once(server, cells, count)`: the name of a notebook whose first cells have run, once for all tests of a
-    module. Its kernel lives on: a test that opens it finds what the cells have made.
-    """
-    made: dict[tuple[JupyterServer, tuple[str, ...]], str] = {}
-
-    def run(server: JupyterServer, cells: Sequence[str], count: int) -> str:
-        key = (server, tuple(cells))
-        if key not in made:
-            name = f"{request.path.stem}-{len(made)}.ipynb"
-            write_notebook(server.folder / name, *cells)
-            with browser.new_context() as context:
-                notebook = NotebookPage(context.new_page(), server, name).open()
-                for index in range(count):
-                    notebook.run_cell(index)
-                notebook.save()
-            made[key] = name
-        return made[key]
-
-    yield run
-    for (server, _), name in made.items():
-        server.stop_kernel(name)
+        if FAILED in request.node.stash:  # its kernel may be busy
+            notebook.server.stop_kernel(kernels.pop(notebook.server, notebook.name))
+        else:
+            notebook.close_widgets()
 
 
 def _file_name(item: pytest.Item) -> str:

@@ -49,6 +49,16 @@ class JupyterServer:
         body = json.dumps({"raw": json.dumps({"theme": theme})}).encode()
         self._request("lab/api/settings/@jupyterlab/apputils-extension:themes", "PUT", body)
 
+    def kernel_of(self, name: str) -> str:
+        """The id of the kernel of a notebook that is open."""
+        [found] = [each["kernel"]["id"] for each in json.loads(self._request("api/sessions")) if each["path"] == name]
+        return found
+
+    def share_kernel(self, name: str, kernel: str) -> None:
+        """Let a notebook that is opened later use a kernel that runs."""
+        session = {"path": name, "name": name, "type": "notebook", "kernel": {"id": kernel}}
+        self._request("api/sessions", "POST", json.dumps(session).encode())
+
     def stop_kernel(self, name: str) -> None:
         """Shut down the kernel of a notebook, so that it gets a new one when it is opened again."""
         for session in json.loads(self._request("api/sessions")):

@@ -94,6 +94,13 @@ class NotebookPage:
         """The ids of the cells, in order. They are the model's: JupyterLab draws only cells near the window."""
         return self.page.evaluate(f"() => Array.from({PANEL}.content.model.cells, cell => cell.id)")
 
+    def close_widgets(self) -> None:
+        """Close the widgets in the kernel: a notebook that shares it would load them all."""
+        self.page.evaluate(
+            f"code => {PANEL}.sessionContext.session.kernel.requestExecute({{ code }}).done.then(() => null)",
+            "import ipywidgets\nipywidgets.Widget.close_all()",
+        )
+
     def save(self) -> nbformat.NotebookNode:
         """Save like the menu. Returns the notebook on disk."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")

@@ -155,8 +155,12 @@ def test_view_fills_the_screen(open_page: OpenPage, page: Page) -> None:
     wait_until(lambda: page.evaluate("document.fullscreenElement === null"))
 
 
-def test_reloaded_notebook_shows_the_same_panes(lab: JupyterServer, page: Page, run_once: Callable[..., str]) -> None:
-    notebook = NotebookPage(page, lab, run_once(lab, (LOAD, EXPLORE), 2)).open()
+def test_reloaded_notebook_shows_the_same_panes(
+    lab: JupyterServer, page: Page, new_notebook: Callable[..., NotebookPage]
+) -> None:
+    notebook = new_notebook(lab, LOAD, EXPLORE)
+    for cell in range(2):
+        notebook.run_cell(cell)
     view = ExplorerView(notebook.output(1))
     expect(view.source.locator(".tc-row").first).to_be_visible(timeout=WIDGET_MS)
     search_for(view, "addmm")

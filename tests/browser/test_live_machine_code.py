@@ -116,11 +116,7 @@ def is_within(inner: Locator, outer: Locator) -> bool:
     return around["x"] <= inside["x"] and inside["x"] + inside["width"] <= around["x"] + around["width"]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_loaded_run_asks_before_it_compiles(
-    lab: JupyterServer, new_notebook: Callable[..., NotebookPage], dark: bool
-) -> None:
-    lab.use_theme(dark=dark)
+def test_a_loaded_run_asks_before_it_compiles(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> None:
     notebook = new_notebook(lab, LOAD, EXPLORE, LOADED, "print(len(loaded.record.binaries))")
     for cell in range(3):
         notebook.run_cell(cell)
@@ -132,7 +128,10 @@ def test_a_loaded_run_asks_before_it_compiles(
     notebook.show(view.root)
     notebook.page.set_viewport_size({"width": 1100, "height": 900})
     wait_until(lambda: is_within(card, view.stage))
-    notebook.screenshot(f"lab-confirm-{'dark' if dark else 'light'}")
+    for theme in ("Light", "Dark"):
+        notebook.use_theme(theme)
+        notebook.page.wait_for_timeout(500)
+        notebook.screenshot(f"lab-confirm-{theme.lower()}")
     assert notebook.run_cell(3).strip() == "0"
     card.get_by_role("button", name="Not now").click()
     view.stage.get_by_role("button", name="Compile 1 kernel").click()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import nbformat
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, expect
 
+from tests.browser.conftest import VIEWPORT, errors_of
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
-from tests.browser.notebook_page import NotebookPage
+from tests.browser.notebook_page import NotebookPage, write_notebook
 
 NewNotebook = Callable[..., NotebookPage]
 
@@ -66,26 +68,48 @@ STAGES = [
 NOT_OURS = ("reading 'schema'", "widget model not found")
 
 
-@pytest.fixture(params=["lab", "notebook7"])
+@pytest.fixture(scope="module", params=["lab", "notebook7"])
 def server(request: pytest.FixtureRequest) -> JupyterServer:
     running: JupyterServer = request.getfixturevalue(request.param)
     running.use_theme(dark=False)
     return running
 
 
-@pytest.fixture
-def our_errors(console_errors: list[str]) -> Callable[[], list[str]]:
-    return lambda: [error for error in console_errors if not any(known in error for known in NOT_OURS)]
+@pytest.fixture(scope="module")
+def opened(server: JupyterServer, browser: Browser) -> Iterator[tuple[NotebookPage, list[str]]]:
+    """A notebook in a page of its own, whose first two cells have run; and the page's errors."""
+    with browser.new_context(viewport=VIEWPORT) as context:
+        notebook = NotebookPage(context.new_page(), server, "explored.ipynb")
+        errors = errors_of(notebook.page)
+        write_notebook(notebook.path, LOAD, EXPLORE, SELECTION, "run.selection = 'source[cell].L8'")
+        notebook.open()
+        for cell in range(2):
+            notebook.run_cell(cell)
+        yield notebook, errors
+    server.stop_kernel(notebook.name)
 
 
 @pytest.fixture
-def explored(server: JupyterServer, page: Page, run_once: Callable[..., str]) -> tuple[NotebookPage, ExplorerView]:
+def notebook(opened: tuple[NotebookPage, list[str]]) -> NotebookPage:
     """A notebook whose cell 1 has explored an MLP and shows the widget; its cell 2 prints the selection."""
-    name = run_once(server, (LOAD, EXPLORE, SELECTION, "run.selection = 'source[cell].L8'"), 2)
-    notebook = NotebookPage(page, server, name).open()
+    return opened[0]
+
+
+@pytest.fixture
+def view(notebook: NotebookPage) -> ExplorerView:
     view = ExplorerView(notebook.output(1))
     expect(view.source.locator(".tc-row").first).to_be_visible(timeout=WIDGET_MS)
-    return notebook, view
+    return view
+
+
+@pytest.fixture
+def our_errors(opened: tuple[NotebookPage, list[str]]) -> Callable[[], list[str]]:
+    return partial(own_errors, opened[1], len(opened[1]))
+
+
+def own_errors(errors: list[str], start: int = 0) -> list[str]:
+    """The errors from the given one on that are neither Notebook 7's nor the widget manager's."""
+    return [error for error in errors[start:] if not any(known in error for known in NOT_OURS)]
 
 
 def selection(notebook: NotebookPage) -> list[str]:
@@ -93,11 +117,10 @@ def selection(notebook: NotebookPage) -> list[str]:
 
 
 def test_widget_shows_every_stage(
-    explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
+    notebook: NotebookPage, view: ExplorerView, our_errors: Callable[[], list[str]]
 ) -> None:
-    notebook, view = explored
     assert view.stages == STAGES
-    for theme in ("Light", "Dark"):
+    for theme in ("Dark", "Light"):
         notebook.use_theme(theme)
         for stage, mode in (("captured", "Graph"), ("backward", "Graph"), ("kernels", "Text")):
             view.open_stage(stage, mode)
@@ -107,8 +130,7 @@ def test_widget_shows_every_stage(
     assert not our_errors()
 
 
-def test_clicking_a_line_selects_it_in_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
-    notebook, view = explored
+def test_clicking_a_line_selects_it_in_python(notebook: NotebookPage, view: ExplorerView) -> None:
     view.open_stage("forward")
     view.line(view.stage, "aten.addmm").click()
     expect(view.source.locator(".tc-row.tc-linked")).not_to_have_count(0)
@@ -117,8 +139,7 @@ def test_clicking_a_line_selects_it_in_python(explored: tuple[NotebookPage, Expl
     assert chosen.split(".")[-1].startswith("addmm")
 
 
-def test_clicking_a_node_selects_it_in_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
-    notebook, view = explored
+def test_clicking_a_node_selects_it_in_python(notebook: NotebookPage, view: ExplorerView) -> None:
     view.open_stage("captured", "Graph")
     view.click_a_node()
     [chosen] = selection(notebook)
@@ -128,8 +149,7 @@ def test_clicking_a_node_selects_it_in_python(explored: tuple[NotebookPage, Expl
     notebook.screenshot(f"{notebook.server.app}-node")
 
 
-def test_selection_from_python_is_marked_in_every_pane(explored: tuple[NotebookPage, ExplorerView]) -> None:
-    notebook, view = explored
+def test_selection_from_python_is_marked_in_every_pane(notebook: NotebookPage, view: ExplorerView) -> None:
     view.open_stage("forward")
     assert not notebook.run_cell(3)
     expect(view.line(view.source, "model(x).sum().backward()")).to_contain_class("tc-primary")
@@ -137,8 +157,8 @@ def test_selection_from_python_is_marked_in_every_pane(explored: tuple[NotebookP
     assert selection(notebook) == ["source[cell].L8"]
 
 
-def test_widget_is_usable_while_the_cell_runs(server: JupyterServer, new_notebook: NewNotebook) -> None:
-    notebook = new_notebook(server, LOAD, EXPLORE_AND_WAIT)
+def test_widget_is_usable_while_the_cell_runs(lab: JupyterServer, new_notebook: NewNotebook) -> None:
+    notebook = new_notebook(lab, LOAD, EXPLORE_AND_WAIT)
     notebook.run_cell(0)
     notebook.start_cell(1)
     view = ExplorerView(notebook.output(1))
@@ -149,40 +169,39 @@ def test_widget_is_usable_while_the_cell_runs(server: JupyterServer, new_noteboo
     expect(view.line(view.source, "torch.softmax(y, -1)")).to_contain_class("tc-linked")
     view.root.locator("[data-stage=kernels]").wait_for(state="attached", timeout=WIDGET_MS)
     assert notebook.is_running(1)
-    notebook.screenshot(f"{server.app}-while-running")
-    (server.folder / "enough").touch()
+    notebook.screenshot("lab-while-running")
+    (lab.folder / "enough").touch()
     notebook.wait_for_cell(1)
 
 
 def test_rare_view_is_loaded_when_its_stage_opens(
-    server: JupyterServer, new_notebook: NewNotebook, our_errors: Callable[[], list[str]]
+    lab: JupyterServer, new_notebook: NewNotebook, console_errors: list[str]
 ) -> None:
-    notebook = new_notebook(server, LOAD, EXPLORE.replace("-o run", "--step"))
+    notebook = new_notebook(lab, LOAD, EXPLORE.replace("-o run", "--step"))
     notebook.run_cell(0)
     notebook.run_cell(1)
     view = ExplorerView(notebook.output(1))
     view.chip("steps").click(timeout=WIDGET_MS)
     expect(view.stage.get_by_role("slider")).to_be_visible()
-    assert not our_errors()
+    assert not own_errors(console_errors)
 
 
-def test_reloaded_page_shows_the_widget_again(explored: tuple[NotebookPage, ExplorerView]) -> None:
-    notebook, view = explored
+def test_reloaded_page_shows_the_widget_again(notebook: NotebookPage, view: ExplorerView) -> None:
     notebook.save()
     notebook.open()
     expect(view.source.locator(".tc-row").first).to_be_visible(timeout=WIDGET_MS)
     assert view.stages == STAGES
 
 
-def test_static_view_is_hidden_beside_the_widget(explored: tuple[NotebookPage, ExplorerView]) -> None:
-    notebook, _ = explored
+@pytest.mark.usefixtures("view")
+def test_static_view_is_hidden_beside_the_widget(notebook: NotebookPage) -> None:
     expect(static_twin(notebook)).to_be_hidden()
 
 
+@pytest.mark.usefixtures("view")
 def test_notebook_without_kernel_shows_the_static_view(
-    explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
+    notebook: NotebookPage, our_errors: Callable[[], list[str]]
 ) -> None:
-    notebook, _ = explored
     saved = notebook.save()
     assert has_twin_before_widget(saved.cells[1])
     notebook = NotebookPage(notebook.page, notebook.server, "without-its-kernel.ipynb")

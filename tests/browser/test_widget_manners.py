@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, expect
 
+from tests.browser.conftest import VIEWPORT
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
-from tests.browser.notebook_page import NotebookPage
+from tests.browser.notebook_page import NotebookPage, write_notebook
 from tests.browser.waiting import wait_until
 
 LOAD = "%load_ext tcompile\nimport torch"
@@ -22,10 +23,17 @@ f(torch.randn(8, 64), torch.randn(64, 32))"""
 WIDGET_MS = 60_000
 
 
-@pytest.fixture
-def notebook(lab: JupyterServer, page: Page, run_once: Callable[..., str]) -> NotebookPage:
+@pytest.fixture(scope="module")
+def notebook(lab: JupyterServer, browser: Browser) -> Iterator[NotebookPage]:
     """A notebook whose cell 1 has explored a function; its cell 2 shows the same run once more."""
-    return NotebookPage(page, lab, run_once(lab, (LOAD, EXPLORE, "run.widget()"), 2)).open()
+    with browser.new_context(viewport=VIEWPORT) as context:
+        notebook = NotebookPage(context.new_page(), lab, "manners.ipynb")
+        write_notebook(notebook.path, LOAD, EXPLORE, "run.widget()")
+        notebook.open()
+        for cell in range(2):
+            notebook.run_cell(cell)
+        yield notebook
+    lab.stop_kernel(notebook.name)
 
 
 def view_of(notebook: NotebookPage, cell: int) -> ExplorerView:
@@ -67,15 +75,6 @@ def test_two_views_of_a_run_share_the_selection(notebook: NotebookPage) -> None:
     expect(first.line(first.source, "x @ w")).to_contain_class("tc-primary")
 
 
-def test_static_view_is_hidden_while_the_widget_exists(notebook: NotebookPage) -> None:
-    view = view_of(notebook, 1)
-    twin = notebook.output(1).locator(".tcompile-twin")
-    expect(twin).to_have_count(1)
-    expect(twin).to_be_hidden()
-    view.root.evaluate("root => root.remove()")
-    expect(twin).to_be_visible()
-
-
 def test_stacked_panes_keep_height_in_a_narrow_cell(notebook: NotebookPage) -> None:
     view = view_of(notebook, 1)
     notebook.page.set_viewport_size({"width": 900, "height": 1000})
@@ -86,3 +85,12 @@ def test_stacked_panes_keep_height_in_a_narrow_cell(notebook: NotebookPage) -> N
     expect(panes).to_have_count(3)
     for pane in panes.locator(".tc-scroll").all():
         wait_until(lambda pane=pane: pane.evaluate("scroller => scroller.getBoundingClientRect().height") > 100)
+
+
+def test_static_view_is_hidden_while_the_widget_exists(notebook: NotebookPage) -> None:
+    view = view_of(notebook, 1)
+    twin = notebook.output(1).locator(".tcompile-twin")
+    expect(twin).to_have_count(1)
+    expect(twin).to_be_hidden()
+    view.root.evaluate("root => root.remove()")
+    expect(twin).to_be_visible()
