@@ -41,12 +41,12 @@ def finding(storm: Record) -> Finding:
 
 def rows_of(finding: Finding) -> list[list[dict[str, Any]]]:
     """The marks of each row of the timeline."""
-    table = finding.data["parts"][0]
+    table = next(iter(parts_of(finding.data, "table")))
     return [[mark for cell in row["cells"][1:] for mark in parts_of(cell, "link")] for row in table["rows"]]
 
 
 def calls_of(finding: Finding) -> list[str]:
-    return list(map(words_of, finding.data["parts"][0]["head"][1:]))
+    return list(map(words_of, next(iter(parts_of(finding.data, "table")))["head"][1:]))
 
 
 def test_repeated_recompiles_are_one_row_to_the_limit(finding: Finding) -> None:
