@@ -105,7 +105,7 @@ MODELS: dict[str, Callable[[], Step]] = {
     "t5": _transformer(
         "T5ForConditionalGeneration", "T5Config", num_layers=2, use_cache=False, decoder_start_token_id=0
     ),
-    "resnet18": lambda: Step(models.ResNet18(), {"x": torch.randn(8, 3, 112, 112)}, _mean),
+    "resnet18": lambda: Step(models.ResNet(2), {"x": torch.randn(8, 3, 112, 112)}, _mean),
     "mobilenet": _pictures("MobileNetV2ForImageClassification", "MobileNetV2Config"),
     "convnext": _pictures("ConvNextForImageClassification", "ConvNextConfig", depths=[1, 1, 1, 1]),
     "vit": _pictures("ViTForImageClassification", "ViTConfig", 224, num_hidden_layers=2),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.suite_models import UNetBlock
-from tests.compiler.models import MLP, Block, ResNet18
+from tests.compiler.models import MLP, Block, ResNet
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _resnet(small: bool) -> Trial:
     """
     if small:
         return Trial(nn.Sequential(Block(3, 8, 1), Block(8, 8, 2)), {"input": torch.randn(4, 3, 8, 8)}, _waves)
-    made = ResNet18()
+    made = ResNet(2)
     made.stem[2], made.stem[3] = nn.SiLU(), nn.AvgPool2d(3, 2, 1)
     convolutions = [block.conv1 for block in made.blocks if isinstance(block, Block)]
     made.blocks = nn.Sequential(*(SmoothBlock(c.in_channels, c.out_channels, c.stride[0]) for c in convolutions))

@@ -19,7 +19,7 @@ from compiler.engine import Exploration
 from compiler.record import Record
 from compiler.record.options import Options
 from compiler.timing.profile import kernel_and_line_times
-from tests.compiler.models import MLP, ResNet18, gpt2
+from tests.compiler.models import MLP, ResNet, gpt2
 
 Call = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]
 UNMATCHED_SHOWN = 5
@@ -31,7 +31,7 @@ def mlp(device: str) -> Call:
 
 def resnet(device: str) -> Call:
     images = (64, 224) if device == "cuda" else (2, 64)
-    return ResNet18().to(device), (torch.randn(images[0], 3, images[1], images[1], device=device),), {}
+    return ResNet(2).to(device), (torch.randn(images[0], 3, images[1], images[1], device=device),), {}
 
 
 def gpt(device: str) -> Call:

@@ -262,7 +262,9 @@ class ProgramMap {
       const chosen = parts.length ? parts : ids;
       const style = { left: percent(edges[from]), width: percent(edges[to] - edges[from]) };
       const cost = look === BREAK && this.byTime ? this.data.cells[from].seconds : 0;
-      const element = h("button", { class: `tc-map-run ${LOOKS[look] ?? `tc-g${(look - GRAPHS) % COLOURS}`}`, type: "button", tabIndex: -1, title: words, "aria-label": words, style }, h("span", {}, cost ? secondsInWords(cost) : this.label(run, number)));
+      const shown = cost ? secondsInWords(cost) : this.label(run, number);
+      const name = words.includes(shown) ? words : `${words}: ${shown}`;
+      const element = h("button", { class: `tc-map-run ${LOOKS[look] ?? `tc-g${(look - GRAPHS) % COLOURS}`}`, type: "button", tabIndex: -1, title: words, "aria-label": name, style }, h("span", {}, shown));
       element.addEventListener("click", (event) => this.view.callbacks.onSelect(chosen, event.ctrlKey || event.metaKey));
       element.addEventListener("pointerenter", () => this.view.callbacks.onHover(chosen));
       element.addEventListener("focus", () => {

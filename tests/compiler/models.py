@@ -43,16 +43,19 @@ class Block(nn.Module):
         return torch.relu(y + self.shortcut(x))
 
 
-class ResNet10(nn.Module):
-    """ResNet-10 for 10 classes: the stages of ResNet-18, each with one block."""
+class ResNet(nn.Module):
+    """A ResNet for 10 classes: ResNet-10 with one block in each stage, ResNet-18 with two."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
         )
-        sizes = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
-        self.blocks = nn.Sequential(*(Block(*size) for size in sizes))
+        stages = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
+        self.blocks = nn.Sequential(
+            *(Block(outputs if number else inputs, outputs, 1 if number else stride)
+              for inputs, outputs, stride in stages for number in range(blocks))
+        )  # fmt: skip
         self.head = nn.Linear(512, 10)
 
     def forward(self, x: Tensor) -> Tensor:

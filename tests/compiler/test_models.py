@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from compiler.engine import Exploration
-from tests.compiler.models import ResNet10
+from tests.compiler.models import ResNet
 from tests.compiler.test_engine import TRAINING, share_reaching_source, stages
 
 Case = tuple[nn.Module, dict[str, Any]]
 
 
 def resnet10() -> Case:
-    return ResNet10().train(), {"x": torch.randn(2, 3, 32, 32)}
+    return ResNet(1).train(), {"x": torch.randn(2, 3, 32, 32)}
 
 
 def encoder() -> Case:

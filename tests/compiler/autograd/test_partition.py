@@ -15,7 +15,7 @@ from compiler.calls.kept_graphs import KeptFrame
 from compiler.engine import Exploration
 from compiler.record import Entity, Record
 from compiler.record.options import Options
-from tests.compiler.models import MLP, ResNet10, gpt2
+from tests.compiler.models import MLP, ResNet, gpt2
 
 OPTIONS = Options(stages=("joint", "forward", "backward"))
 
@@ -34,7 +34,7 @@ def mlp() -> tuple[Record, KeptFrame]:
 
 @pytest.fixture(scope="module")
 def resnet() -> tuple[Record, KeptFrame]:
-    return explored(ResNet10().train(), {"x": torch.randn(2, 3, 64, 64)}, torch.sum)
+    return explored(ResNet(1).train(), {"x": torch.randn(2, 3, 64, 64)}, torch.sum)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_each_saved_value_has_a_partitioner_reason(resnet: tuple[Record, KeptFra
 def test_running_statistics_are_reported_as_mutated_inputs(resnet: tuple[Record, KeptFrame]) -> None:
     record, _ = resnet
     mutated = [one for one in record.decisions if one.verdict == "mutated input"]
-    layers = sum(isinstance(module, nn.BatchNorm2d) for module in ResNet10().modules())
+    layers = sum(isinstance(module, nn.BatchNorm2d) for module in ResNet(1).modules())
     assert len(mutated) == 3 * layers
     needs = {
         entity.id: entity.attrs["requires_grad"]
@@ -133,7 +133,7 @@ def test_frozen_parameters_and_input_views_are_reported() -> None:
 @pytest.mark.parametrize("model", ["mlp", "resnet"])
 def test_bytes_saved_by_eager_are_exact(model: str, request: pytest.FixtureRequest) -> None:
     _, frame = request.getfixturevalue(model)
-    net, size = (MLP(), (8, 64)) if model == "mlp" else (ResNet10(), (2, 3, 64, 64))
+    net, size = (MLP(), (8, 64)) if model == "mlp" else (ResNet(1), (2, 3, 64, 64))
     kept: dict[int, torch.Tensor] = {}
     pack = lambda tensor: kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)  # noqa: E731
     with saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -13,7 +13,7 @@ from compiler.option_checks import parse_options
 from compiler.record import Record
 from compiler.timing.profile import Profile, kernel_and_line_times
 from compiler.timing.profile_again import profile_again
-from tests.compiler.models import MLP, ResNet10, gpt2
+from tests.compiler.models import MLP, ResNet, gpt2
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU")
 
@@ -25,7 +25,7 @@ def mlp() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
 
 
 def resnet() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
-    return ResNet10().cuda(), (torch.randn(8, 3, 64, 64, device="cuda"),), {}
+    return ResNet(1).cuda(), (torch.randn(8, 3, 64, 64, device="cuda"),), {}
 
 
 def gpt() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
