@@ -55,7 +55,7 @@ class Forward:
     ) -> Forward:
         """Collect the operations of both graphs; `forward_id` and `joint_id` are the ids of their artifacts."""
         found = _by_sequence(fx.calls(forward), forward_id)
-        before = (node for node in fx.calls(joint) if not _is_backward(node)) if joint else ()
+        before = (node for node in fx.calls(joint) if not fx.is_backward(node)) if joint else ()
         return cls(frozenset(node.name for node in fx.calls(forward)), _by_sequence(before, joint_id) | found)
 
 
@@ -105,10 +105,6 @@ def with_attrs(artifact: Artifact, attrs: Attrs) -> Artifact:
         return artifact
     entities = (replace(entity, attrs=entity.attrs | attrs.get(entity.label, {})) for entity in artifact.entities)
     return replace(artifact, entities=tuple(entities))
-
-
-def _is_backward(node: Node) -> bool:
-    return bool(node.meta.get("autograd_backward")) or node.meta.get("partitioner_tag") == "is_backward"
 
 
 def is_random(node: Node) -> bool:

@@ -199,7 +199,7 @@ def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
         attrs["operator"] = operator
     if accumulates:
         attrs["gradient_accumulation"] = True
-    if node.meta.get("autograd_backward"):
+    if fx.is_backward(node):
         attrs["backward"] = True
     return attrs
 

@@ -195,7 +195,7 @@ class StageCheck:
         """A function that maps a forward node to the names of the captured nodes it originates from."""
         known = Provenance(graph, self._captured_artifact, fx.homes(self._module), same_names=False)
         names = {entity.id: entity.label for entity in self._captured_artifact.entities}
-        forward = [node for node in graph.graph.nodes if not node.meta.get("autograd_backward")]
+        forward = [node for node in graph.graph.nodes if not fx.is_backward(node)]
         found = {node.name: [names[origin] for origin in known(node) if origin in names] for node in forward}
         return lambda node: found.get(node.name, ())
 

@@ -322,6 +322,11 @@ def short_name(target: str) -> str:
     return parts[1] if len(parts) == 3 and parts[0] in ("aten", "prims") else parts[-1]
 
 
+def is_backward(node: Node) -> bool:
+    """Whether a node of a joint graph belongs to the backward; torch 2.11 says so in the partitioner's tag alone."""
+    return bool(node.meta.get("autograd_backward")) or node.meta.get("partitioner_tag") == "is_backward"
+
+
 def is_checkpoint(node: Node) -> bool:
     """Whether a captured node calls torch.utils.checkpoint."""
     return target_name(node).endswith("higher_order.tag_activation_checkpoint")

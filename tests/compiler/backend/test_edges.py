@@ -347,6 +347,8 @@ def test_scatter_into_expanded_tensor_materializes_each_element(options: dict[st
 @MODES
 def test_norms_along_dimensions_of_size_one(options: dict[str, Any]) -> None:
     """torch 2.11's decomposition does not skip a dimension with a negative index."""
+    if torch.__version__.startswith("2.12"):
+        pytest.skip("torch 2.12 traces a wrong shape for the gradient of such a norm, with any backend")
 
     def norms(x: Tensor) -> list[Tensor]:
         one, side = x[..., :1], x[:1, :, :1]

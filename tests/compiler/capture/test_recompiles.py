@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from compiler.record import Recompile, Record
 from compiler.record.options import Options
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guards import FailedGuard
-from tests.compiler.broken import function, settings
+from tests.compiler.broken import MODERN, function, settings
 from tests.compiler.capture.recompile_cases import CASES, DOUBLE, Again
 
 
@@ -34,6 +36,8 @@ def names_of(fn: object) -> dict[str, object]:
 def test_change_is_blamed_and_the_advice_prevents_it(case: Again) -> None:
     if torch.__version__.startswith("2.11") and "requires_grad_(False)" in case.calls:
         pytest.skip("torch 2.11 does not guard whether a parameter requires a gradient")
+    if not MODERN and case.argument == "an intermediate value" and sys.version_info < (3, 12):
+        pytest.skip("before torch 2.13, torch resumes without such a guard in Python 3.11")
     found = called(case.code, case.calls, **case.start).recompiles[-1]
     assert (found.cause, found.argument) == (case.cause, case.argument), found.failures
     blamed = next(item for item in found.failures if (item.cause, item.argument) == (case.cause, case.argument))
