@@ -21,6 +21,7 @@ from compiler.torch_api.pytrees import tree_leaves, tree_structure
 from compiler.xray.outside import STOPS, Heard, unheard
 
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
+_GRAD_FN = re.compile(r",\s+(grad_fn=<\w+>|requires_grad=True)")
 Said = Sequence[tuple[str, str]]
 
 
@@ -107,11 +108,12 @@ def compare_outcomes(first: Outcome, second: Outcome, mine: Outcome) -> tuple[st
         return words, ""
     if held := next(iter(_differences_held(first.held, second.held, mine.held)), ""):
         return held, ""
-    said, mine_said = (_mask_numbers(first.said, second.said, each.said) for each in (first, mine))
+    texts, again, mine_texts = (_detached(each.said) for each in (first, second, mine))
+    said, mine_said = (_mask_numbers(texts, again, each) for each in (texts, mine_texts))
     if said == mine_said:
         return "", ""
-    if first.said != second.said:
-        said, mine_said = _mask_all_numbers(first.said), _mask_all_numbers(mine.said)
+    if texts != again:
+        said, mine_said = _mask_all_numbers(texts), _mask_all_numbers(mine_texts)
     if said != mine_said and sorted(_lines(said)) == sorted(_lines(mine_said)):
         return "", "what it prints, logs and warns of comes in another order"
     return "it prints, logs or warns of something else", ""
@@ -130,6 +132,11 @@ def _steady_results(
 
 def _lines(said: Said) -> list[tuple[str, str]]:
     return [(kind, line) for kind, text in said for line in text.splitlines()]
+
+
+def _detached(said: Said) -> Said:
+    """Output without the grad_fn of tensors: those that compiled code prints have none."""
+    return tuple((kind, _GRAD_FN.sub("", text)) for kind, text in said)
 
 
 def _mask_numbers(first: Said, second: Said, said: Said) -> list[tuple[str, str]]:

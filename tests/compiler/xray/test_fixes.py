@@ -67,6 +67,15 @@ def test_only_numbers_that_vary_by_themselves_may_differ() -> None:
     assert compare_outcomes(first, second, printed("step 1: loss 7.5 in 0.44 s"))[0].startswith("it prints")
 
 
+def test_compiled_code_prints_no_grad_fn() -> None:
+    first, mine = printed("loss tensor(2.5, grad_fn=<NegBackward0>) at 3"), printed("loss tensor(2.5) at 3")
+    assert compare_outcomes(first, first, mine) == ("", "")
+    assert compare_outcomes(first, first, printed("loss tensor(2.6) at 3"))[0].startswith("it prints")
+    again = printed("loss tensor(2.5, grad_fn=<NegBackward0>) at 4")
+    assert compare_outcomes(first, again, printed("loss tensor(2.5) at 9")) == ("", "")
+    assert compare_outcomes(first, again, printed("loss tensor(2.6) at 9"))[0].startswith("it prints")
+
+
 def test_new_attribute_is_a_difference() -> None:
     before = Outcome(held={"self.steps": 1})
     after = Outcome(held={"self.steps": 1, "self.extra": 1})
