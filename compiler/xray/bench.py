@@ -71,12 +71,7 @@ class Bench:
         form = FORMS[seed % len(FORMS)]
         with torch.no_grad():
             for leaf in tree_leaves((tuple(self.call.args), dict(self.call.kwargs))):
-                if (
-                    not isinstance(leaf, torch.Tensor)
-                    or leaf.device.type != "cpu"
-                    or leaf.layout != torch.strided
-                    or 0 in leaf.stride()
-                ):
+                if not _can_be_filled(leaf):
                     continue
                 if leaf.is_floating_point():
                     leaf.data.copy_(form(torch.randn(leaf.shape, generator=generator)))

@@ -29,6 +29,12 @@ from explorer.teach.question import (
 )
 
 
+def _require_frames(record: Record) -> None:
+    """Raise NotGradableError if TorchDynamo compiled nothing."""
+    if not record.frames:
+        raise NotGradableError(why_absent(record, "captured", "a captured graph"))
+
+
 @dataclass(frozen=True)
 class Breaks(Question):
     """Which lines break the graph."""
@@ -47,8 +53,7 @@ class Breaks(Question):
         return frozenset() if text.lower() in NONE else line_numbers(text)
 
     def find(self, facts: Facts) -> frozenset[int]:
-        if not facts.record.frames:
-            raise NotGradableError(why_absent(facts.record, "captured", "a captured graph"))
+        _require_frames(facts.record)
         lines = (_line(found, facts) for found in _breaks(facts.record))
         return frozenset(line for line in lines if line)
 
@@ -85,8 +90,7 @@ class Graphs(NumberQuestion):
         return "How many graphs does TorchDynamo capture, over all calls in the code?"
 
     def find(self, facts: Facts) -> int:
-        if not facts.record.frames:
-            raise NotGradableError(why_absent(facts.record, "captured", "a captured graph"))
+        _require_frames(facts.record)
         return len(facts.record.of_stage("captured"))
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
@@ -109,8 +113,7 @@ class Recompiles(NumberQuestion):
         return "How many times is code compiled again, because a guard fails?"
 
     def find(self, facts: Facts) -> int:
-        if not facts.record.frames:
-            raise NotGradableError(why_absent(facts.record, "captured", "a captured graph"))
+        _require_frames(facts.record)
         return len(facts.record.recompiles)
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
@@ -133,8 +136,7 @@ class Changed(NamesQuestion):
         return "Which arguments or variables make a guard fail, so that the code is compiled again?"
 
     def find(self, facts: Facts) -> frozenset[str]:
-        if not facts.record.frames:
-            raise NotGradableError(why_absent(facts.record, "captured", "a captured graph"))
+        _require_frames(facts.record)
         blamed = [each.argument.removeprefix("global ").lower() for each in facts.record.recompiles]
         if not all(blamed):
             raise NotGradableError("this can't be graded, because torch does not say what changed in one recompilation")
@@ -210,8 +212,7 @@ class Plain(Breaks):
         return "Which lines run as plain Python, because they are in no graph?"
 
     def find(self, facts: Facts) -> frozenset[int]:
-        if not facts.record.frames:
-            raise NotGradableError(why_absent(facts.record, "captured", "a captured graph"))
+        _require_frames(facts.record)
         files = facts.listing.files_in(facts.record)
         lines = (line for frame in facts.record.frames if frame.file in files for line in frame.plain)
         return frozenset(facts.listing.statement_at(line) for line in lines if line in facts.listing.shown)
