@@ -128,7 +128,7 @@ def test_package_code_is_overridden_in_the_users_file(folder: Path, tmp_path: Pa
     subprocess.run(["git", "apply", "fix.patch"], check=True, cwd=copy)
     assert (copy / "site-packages/alien.py").read_text() == LIBRARY
     path = {"PYTHONPATH": f"{copy}:{copy}/site-packages"}
-    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=True, env=path)
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=True, env=path, cwd=copy)
     assert done.stdout == "1\n"
 
 
