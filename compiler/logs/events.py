@@ -1,0 +1,191 @@
+"""The events of a structured trace (TORCH_TRACE) of one process, decoded only as far as they are asked for.
+
+A trace is a text file: each event is a line of glog with a JSON object, and may have a payload in lines that begin with
+a tab. Strings such as file names are interned: an event `str` gives a string its number. Other libraries may write
+lines of their own between events. The format is that of `torch/_logging/_internal.py` (`trace_structured`).
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from mmap import mmap
+from typing import Any
+
+import msgspec
+
+Text = bytes | mmap
+"""The content of a file: a mapped file, or a member of an archive in memory."""
+
+_HEAD = re.compile(rb"^V(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(\d+) ([^\n\]]{1,500}):(\d+)\] (?=\{)", re.MULTILINE)
+_END_OF_PAYLOAD = re.compile(rb"\n(?!\t)")
+_KIND = re.compile(rb'\{"([a-z_0-9]{1,64})"')
+_LONGEST_HEAD = 8 * 2**20
+"""Maximum bytes of an event's JSON; torch's longest (stacks, sizes of large graphs) have a few hundred kilobytes."""
+
+_BESIDES = frozenset(
+    ("frame_id", "frame_compile_id", "attempt", "compiled_autograd_id", "has_payload", "rank", "stack", "process")
+)
+"""Fields that any event may have besides the one that its kind is named after."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogProblem:
+    """A part of a log that can't be read; `at` is the byte at which it begins. The rest of the log is read."""
+
+    file: str
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `kind` is torch's name of it ("dynamo_output_graph"); of an artifact, `name` is the artifact's.
+
+    `compile_id` is torch's own ("0/1", "[!0/0/1]" without brackets for compiled autograd: "!0/0/1", "" outside of a
+    compilation), `attempt` the number of the analysis in this compilation, from 0. `fields` is the value that the kind
+    names, `all_fields` the whole object. `seconds` is the time of day (the log has no year); `where` the line of torch
+    that wrote the event.
+    """
+
+    kind: str
+    name: str
+    compile_id: str
+    attempt: int
+    fields: Any
+    all_fields: dict[str, Any]
+    seconds: float
+    thread: int
+    where: str
+    _log: Log = field(repr=False, compare=False)
+    _payload: tuple[int, int, int] = field(repr=False)
+
+    @property
+    def payload(self) -> str:
+        """The payload's text; "" without one. Bytes that are no UTF-8 are replaced."""
+        return self._log.text_between(*self._payload)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Size of the payload in the file, with its indentation."""
+        return self._payload[2] - self._payload[1]
+
+
+@dataclass
+class Log:
+    """The structured trace of one process: one file, or the parts of a rotated one, in order.
+
+    `rank` is the rank that the file's name or the events give; None if the process had none.
+    """
+
+    names: tuple[str, ...]
+    texts: tuple[Text, ...]
+    rank: int | None = None
+    problems: list[LogProblem] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._index.starts)
+
+    def __iter__(self) -> Iterator[Event]:
+        return (event for place in range(len(self)) if (event := self._event(place)) is not None)
+
+    def of(self, *kinds: str) -> Iterator[Event]:
+        """Events of these kinds, in order; the others are not decoded."""
+        wanted = {self._index.kinds[kind] for kind in kinds if kind in self._index.kinds}
+        for place, kind in enumerate(self._index.of_kind):
+            if kind in wanted and (event := self._event(place)) is not None:
+                yield event
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """The number of events of each kind."""
+        names = {number: kind for kind, number in self._index.kinds.items()}
+        return Counter({names[number]: count for number, count in Counter(self._index.of_kind).items()})
+
+    @cached_property
+    def strings(self) -> dict[int, str]:
+        """Interned strings by their number. They belong to this log: each rank counts its own."""
+        pairs = (event.fields for event in self.of("str"))
+        return {pair[1]: pair[0] for pair in pairs if isinstance(pair, list) and len(pair) == 2}
+
+    def text_between(self, part: int, start: int, end: int) -> str:
+        """The text of a payload, without its indentation."""
+        return self.texts[part][start:end].replace(b"\n\t", b"\n").decode(errors="replace").removeprefix("\t")
+
+    @cached_property
+    def _index(self) -> _Index:
+        index = _Index()
+        for part, text in enumerate(self.texts):
+            index.scan(part, text)
+        return index
+
+    def _event(self, place: int) -> Event | None:
+        """Decode one event; None, and a problem, if its JSON is damaged."""
+        index = self._index
+        part, start, end = index.parts[place], index.starts[place], index.payloads[place]
+        text = self.texts[part]
+        head = _HEAD.match(text, start)
+        assert head is not None, "the index holds only places at which a head was found"
+        try:
+            values = msgspec.json.decode(text[head.end() : end])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            problem = LogProblem(self.names[part], start, f"an event's JSON is damaged: {error}")
+            if problem not in self.problems:
+                self.problems.append(problem)
+            return None
+        _, _, hours, minutes, seconds, fraction, thread, where, line = head.groups()
+        kind = next((key for key in values if key not in _BESIDES), "")
+        fields = values.get(kind)
+        return Event(
+            kind=kind,
+            name=str(fields.get("name", "")) if kind == "artifact" and isinstance(fields, dict) else "",
+            compile_id=compile_id(values),
+            attempt=number if isinstance(number := values.get("attempt"), int) else 0,
+            fields=fields,
+            all_fields=values,
+            seconds=int(hours) * 3600 + int(minutes) * 60 + int(seconds) + float(b"0." + fraction),
+            thread=int(thread),
+            where=f"{where.decode(errors='replace')}:{int(line)}",
+            _log=self,
+            _payload=(part, min(end + 1, index.ends[place]), index.ends[place]),
+        )
+
+
+def compile_id(values: dict[str, Any]) -> str:
+    """Torch's name of the compilation that an event belongs to (`torch._guards.CompileId`); "" for none."""
+    autograd, frame, number = (values.get(key) for key in ("compiled_autograd_id", "frame_id", "frame_compile_id"))
+    in_frame = f"{frame}/{number}" if frame is not None else ""
+    return in_frame if autograd is None else f"!{autograd}" + (f"/{in_frame}" if in_frame else "")
+
+
+class _Index:
+    """Where events are, and of what kind, in arrays of numbers: some 30 bytes for each event."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.of_kind = array("H")
+        self.parts = array("H")
+        self.starts = array("Q")
+        self.payloads = array("Q")
+        self.ends = array("Q")
+
+    def scan(self, part: int, text: Text) -> None:
+        """Add the events of one file. An event ends at the first line that has no tab at its start."""
+        place = 0
+        while (head := _HEAD.search(text, place)) is not None:
+            line_end = text.find(b"\n", head.end(), head.end() + _LONGEST_HEAD)
+            line_end = min(head.end() + _LONGEST_HEAD, len(text)) if line_end < 0 else line_end
+            after = _END_OF_PAYLOAD.search(text, line_end)
+            end = after.start() if after is not None else len(text)
+            named = _KIND.match(text, head.end())
+            kind = named.group(1).decode() if named is not None else ""
+            self.of_kind.append(self.kinds.setdefault(kind, len(self.kinds)))
+            self.parts.append(part)
+            self.starts.append(head.start())
+            self.payloads.append(line_end)
+            self.ends.append(end)
+            place = end
