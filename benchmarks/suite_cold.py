@@ -3,6 +3,9 @@
     python -m benchmarks.suite_cold [--models A,B] [--gpus N] [--at-once N] [--seconds S] [--add] [--out FILE]
     python -m benchmarks.suite_cold MODEL CASE BACKEND      one of them, in this process
 
+The backend that runs AOTAutograd's graphs as they are (`aot_eager_decomp_partition`) is timed too: TorchDynamo and
+AOTAutograd are a floor below every compiler's first call.
+
 A user waits this long after starting Python: torch is imported, the model is on the device and has run in eager mode,
 so the GPU's libraries are loaded; nothing has been compiled, and every cache is empty. The first call, and in training
 its backward, are timed until the device is done. `benchmarks.suite` times first calls too, in a process where both
@@ -34,6 +37,7 @@ from benchmarks.suite_models import WORKLOADS, WithLoss
 from benchmarks.suite_table import table
 
 BACKENDS = ("inductor", "tcompile")
+FLOOR = "aot_eager_decomp_partition"
 SHARE = "TCOMPILE_COLD_SHARE"
 
 
@@ -62,7 +66,7 @@ def first_call(model: str, case: str, backend: str) -> float:
 
 
 def main() -> None:
-    if len(sys.argv) == 4 and sys.argv[3] in BACKENDS:
+    if len(sys.argv) == 4 and sys.argv[3] in (*BACKENDS, FLOOR):
         print(json.dumps({"seconds": first_call(*sys.argv[1:])}))
         return
     chosen = _parser(list(WORKLOADS)).parse_args()
@@ -76,7 +80,7 @@ def main() -> None:
             return
         slot = slots.get()
         try:
-            row = _both(model, case, slot, number % 2 == 1)
+            row = _timed(model, case, slot, number % 2 == 1)
         except ProcessError as error:
             print(f"{model}, {case}: {error}", flush=True)
             return
@@ -90,11 +94,11 @@ def main() -> None:
     print(summary(suite.found["cases"]))
 
 
-def _both(model: str, case: str, slot: tuple[str, str], turned: bool) -> dict[str, Any]:
-    """The seconds of both compilers, on a slot's cores and GPU."""
+def _timed(model: str, case: str, slot: tuple[str, str], turned: bool) -> dict[str, Any]:
+    """The seconds of both compilers, and of the floor, on a slot's cores and GPU."""
     gpu, share = slot
     candidates = []
-    for backend in reversed(BACKENDS) if turned else BACKENDS:
+    for backend in (*(reversed(BACKENDS) if turned else BACKENDS), FLOOR):
         with tempfile.TemporaryDirectory() as folder:
             own = {"CUDA_VISIBLE_DEVICES": gpu, "TCOMPILE_CACHE_DIR": folder, SHARE: share}
             done = measured("benchmarks.suite_cold", model, case, backend, environment=own)
@@ -112,16 +116,23 @@ def _slots(gpus: int, at_once: int) -> queue.SimpleQueue[tuple[str, str]]:
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> str:
-    """Tables of Inductor's seconds ÷ ours, and of both, with a row per model."""
+    """Tables of Inductor's seconds ÷ ours, of both, and of the floor's share of ours, with a row per model."""
 
     def seconds(case: Mapping[str, Any], name: str) -> float:
         return next(one["compile_seconds"] for one in case["candidates"] if one["name"] == name)
 
-    def ratio(case: Mapping[str, Any]) -> float:
-        return seconds(case, "inductor") / seconds(case, "tcompile")
+    def ratio(case: Mapping[str, Any], over: str, under: str) -> float:
+        return seconds(case, over) / seconds(case, under)
 
-    tables = [table("First call in a fresh process, inductor ÷ tcompile", cases, ratio)]
-    tables += [table(f"Seconds, {name}", cases, partial(seconds, name=name)) for name in BACKENDS]
+    tables = [
+        table(
+            "First call in a fresh process, inductor ÷ tcompile",
+            cases,
+            partial(ratio, over=BACKENDS[0], under=BACKENDS[1]),
+        ),
+        table("TorchDynamo and AOTAutograd alone ÷ tcompile", cases, partial(ratio, over=FLOOR, under=BACKENDS[1])),
+    ]
+    tables += [table(f"Seconds, {name}", cases, partial(seconds, name=name)) for name in (*BACKENDS, FLOOR)]
     return "\n\n".join(tables)
 
 
