@@ -112,6 +112,18 @@ class Log:
         pairs = (event.fields for event in self.of("str"))
         return {pair[1]: pair[0] for pair in pairs if isinstance(pair, list) and len(pair) == 2}
 
+    def heads(self) -> Iterator[bytes]:
+        """The first line of each event, undecoded."""
+        index = self._index
+        for part, start, end in zip(index.parts, index.starts, index.payloads, strict=True):
+            yield self.texts[part][start:end]
+
+    def texts_of_events(self) -> Iterator[tuple[bytes, bytes]]:
+        """The first line and the whole text of each event, undecoded."""
+        index = self._index
+        for head, part, start, end in zip(self.heads(), index.parts, index.starts, index.ends, strict=True):
+            yield head, self.texts[part][start:end]
+
     def text_between(self, part: int, start: int, end: int) -> str:
         """The text of a payload, without its indentation."""
         return self.texts[part][start:end].replace(b"\n\t", b"\n").decode(errors="replace").removeprefix("\t")

@@ -109,6 +109,8 @@ def ordered_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list
 
 
 Trust = Literal["untrusted", "trusted"]
+Origin = Literal["observed", "log", "simulated"]
+"""Source of a record: a call that tcompile ran, the structured trace of a job elsewhere, a rank that was not running."""
 GraphHalf = Literal["", "forward", "backward", "inference"]
 
 
@@ -386,7 +388,8 @@ class Record:
 
     `target` is the target of code generation: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device of this
     machine. `calls` is the number of calls of the explored function. `versus` is the record of the same call with
-    another backend. `xray` has all sites of graph breaks, if the user asked for them.
+    another backend. `xray` has all sites of graph breaks, if the user asked for them. `origin` says whether tcompile
+    observed the call, or read the log of a job elsewhere.
 
     `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
     user agrees to execute its kernels' code (`with_trust`). `trust` is never written to a file.
@@ -422,6 +425,7 @@ class Record:
     versus: Record | None = None
     explored: ExploredCall | None = None
     xray: XRay | None = None
+    origin: Origin = "observed"
     schema: int = SCHEMA
     trust: Trust | msgspec.UnsetType = field(default=msgspec.UNSET, compare=False)
 

@@ -1,0 +1,312 @@
+"""Find and read the logs at a path: a file, a directory of rank logs, or an archive of one.
+
+A log is mapped into memory, or read if it is small. Archives are unpacked in memory, with bounds. Nothing is written to
+disk, and links that lead out of a directory are not followed.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import re
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compiler.logs.events import Log, LogProblem, Text
+from compiler.record.plain_text import pluralize
+
+MOST_UNPACKED = 2**30
+"""Maximum bytes of an archive's members together, unpacked."""
+MOST_FILES = 10_000
+DEEPEST = 5
+"""Maximum depth of the directories in which logs are looked for."""
+SMALL_FILE = 16 * 2**20
+"""A file of at most this many bytes is read, so that a program that shortens it later does no harm."""
+MOST_SPLIT = 256 * 2**20
+"""Maximum bytes of a file whose lines are sorted by rank, which needs a copy of it."""
+
+_LOG_NAME = re.compile(r"(.*\.log)(?:[._-](\d+|\d{4}[-\d]*))?(\.gz)?$|(dedicated_log_torch_trace\S*?)(?:\.(\d+))?$")
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank_?(\d{1,6})(?!\d)", re.IGNORECASE)
+_RANK_IN_EVENT = re.compile(rb'"rank": (\d{1,6})[,}]')
+_PREFIX = re.compile(rb"^\[(?:\w+/)?(?:rank)?(\d{1,6})\]: ?", re.MULTILINE | re.IGNORECASE)
+_FIRST_EVENT = re.compile(rb"^(?:\[[^\]\n]{1,40}\]: ?)?V\d{4} [\d:.]+ +\d+ [^\n\]]{1,500}\] \{", re.MULTILINE)
+_TIME = re.compile(rb"^V(\d{4} [\d:.]+)", re.MULTILINE)
+
+
+class LogError(ValueError):
+    """A path holds no log that can be read; the message says why in one line."""
+
+
+@dataclass
+class _Found:
+    """Texts of logs by name, and what was left out."""
+
+    texts: dict[str, Text] = field(default_factory=dict)
+    problems: list[LogProblem] = field(default_factory=list)
+
+    def leave_out(self, name: str, reason: str) -> None:
+        self.problems.append(LogProblem(name, 0, reason))
+
+
+def read_logs(path: str | Path) -> tuple[Log, ...]:
+    """The logs at a path, one for each process, in the order of their ranks.
+
+    `path` is a file, a directory, or a `.tar.gz`, `.tar`, `.gz` or `.zip` of one. Parts of a rotated file are joined.
+    What can't be read is a problem of the first log. Raises LogError if there is no event at all, and OSError.
+    """
+    path = Path(path)
+    found = _Found()
+    if path.is_dir():
+        _read_directory(path, found)
+    else:
+        _add_content(path.name, _content(path), found)
+    named = path.name or str(path)
+    if not found.texts:
+        raise LogError(_nothing_found(named, found.problems))
+    logs = [log for parts in _grouped(found.texts) for log in _logs_of(parts, found)]
+    readable = [log for log in logs if len(log)]
+    for log in logs:
+        if not len(log):
+            found.leave_out(log.names[0], _what_it_is(log.texts[0]))
+    if not readable:
+        raise LogError(_nothing_found(named, found.problems))
+    readable.sort(key=lambda log: (log.rank is None, log.rank or 0, _start(log.texts[0])))
+    readable[0].problems.extend(found.problems)
+    return tuple(readable)
+
+
+def _nothing_found(name: str, problems: list[LogProblem]) -> str:
+    if not problems:
+        return f"{name}: it has no log of TORCH_TRACE (dedicated_log_torch_trace_….log)"
+    more = f" ({pluralize(len(problems) - 1, 'other file')} left out, too)" if len(problems) > 1 else ""
+    where = "" if problems[0].file == name else f"{problems[0].file}: "
+    return f"{name}: {where}{problems[0].reason}{more}"
+
+
+def _read_directory(folder: Path, found: _Found) -> None:
+    """Add the log files below a folder."""
+    root = folder.resolve()
+    for path in _log_files(folder, found):
+        name = str(path.relative_to(folder))
+        if not path.resolve().is_relative_to(root):
+            found.leave_out(name, "it is a link that leads out of the directory; it is not read")
+            continue
+        try:
+            _add_content(name, _content(path), found)
+        except (LogError, OSError) as error:
+            found.leave_out(name, str(error))
+
+
+def _log_files(folder: Path, found: _Found) -> Iterator[Path]:
+    count = 0
+    for root, folders, names in os.walk(folder):
+        depth = len(Path(root).relative_to(folder).parts)
+        folders[:] = sorted(folders) if depth < DEEPEST else []
+        for name in sorted(names):
+            if not _LOG_NAME.fullmatch(name):
+                continue
+            if count == MOST_FILES:
+                found.leave_out(folder.name, f"it has more than {MOST_FILES:,} logs; the others are left out")
+                return
+            count += 1
+            yield Path(root) / name
+
+
+def _content(path: Path) -> Text:
+    """The content of a regular file, mapped unless it is small. Opening does not block. Raises LogError and OSError."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        known = os.fstat(descriptor)
+        if not stat.S_ISREG(known.st_mode):
+            raise LogError("this is no regular file")
+        if known.st_size <= SMALL_FILE:
+            with open(descriptor, "rb", closefd=False) as stream:
+                return stream.read(SMALL_FILE + 1)
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+
+
+def _add_content(name: str, text: Text, found: _Found) -> None:
+    """Add a log, or the logs of an archive."""
+    start = bytes(text[:512])
+    if start[:4] == b"PK\x03\x04":
+        _add_zip(name, text, found)
+    elif start[:2] == b"\x1f\x8b":
+        unpacked = _gunzip(name, text)
+        if _is_tar(unpacked[:512]):
+            _add_tar(unpacked, found)
+        else:
+            found.texts[name.removesuffix(".gz")] = unpacked
+    elif _is_tar(start):
+        _add_tar(text, found)
+    else:
+        found.texts[name] = text
+
+
+def _is_tar(start: bytes) -> bool:
+    return start[257:262] == b"ustar"
+
+
+def _gunzip(name: str, text: Text) -> bytes:
+    """Unpack gzip data. A damaged or truncated file is read as far as it goes. Raises LogError if it is too large."""
+    unpacker = zlib.decompressobj(wbits=31)
+    parts, size = [], 0
+    for start in range(0, len(text), 2**20):
+        try:
+            part = unpacker.decompress(text[start : start + 2**20], MOST_UNPACKED - size + 1)
+        except zlib.error as error:
+            if not parts:
+                raise LogError(f"it is a damaged gzip file: {error}") from None
+            break
+        parts.append(part)
+        size += len(part)
+        if size > MOST_UNPACKED:
+            raise LogError(f"unpacked, {name} has more than {MOST_UNPACKED / 1e6:,.0f} MB")
+    return b"".join(parts)
+
+
+def _add_tar(text: Text, found: _Found) -> None:
+    left = MOST_UNPACKED
+    try:
+        with tarfile.open(fileobj=io.BytesIO(text[:]), mode="r:") as archive:
+            for count, member in enumerate(archive):
+                if not _is_wanted(member.name, count, found):
+                    continue
+                if not member.isreg():
+                    found.leave_out(member.name, "it is a link or no regular file; it is not read")
+                elif member.size > left:
+                    found.leave_out(member.name, f"the archive has more than {MOST_UNPACKED / 1e6:,.0f} MB")
+                elif (stream := archive.extractfile(member)) is not None:
+                    left -= member.size
+                    _add_member(member.name, stream.read(), found)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        found.leave_out("archive", f"it is damaged: {error}")
+
+
+def _add_zip(name: str, text: Text, found: _Found) -> None:
+    left = MOST_UNPACKED
+    try:
+        with zipfile.ZipFile(io.BytesIO(text[:])) as archive:
+            for count, member in enumerate(archive.infolist()):
+                if member.is_dir() or not _is_wanted(member.filename, count, found):
+                    continue
+                with archive.open(member) as stream:
+                    content = stream.read(left + 1)  # the size that the archive claims may be wrong
+                if len(content) > left:
+                    found.leave_out(member.filename, f"the archive has more than {MOST_UNPACKED / 1e6:,.0f} MB")
+                    continue
+                left -= len(content)
+                _add_member(member.filename, content, found)
+    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
+        found.leave_out(name, f"the archive is damaged or encrypted: {error}")
+
+
+def _is_wanted(name: str, count: int, found: _Found) -> bool:
+    if count == MOST_FILES:
+        found.leave_out(name, f"the archive has more than {MOST_FILES:,} files; the others are left out")
+    return count < MOST_FILES and bool(_LOG_NAME.fullmatch(name.rpartition("/")[2]))
+
+
+def _add_member(name: str, content: bytes, found: _Found) -> None:
+    """Add a member of an archive; archives in archives are not unpacked, except single `.gz` logs."""
+    if content[:2] != b"\x1f\x8b":
+        found.texts[name] = content
+        return
+    try:
+        found.texts[name.removesuffix(".gz")] = _gunzip(name, content)
+    except LogError as error:
+        found.leave_out(name, str(error))
+
+
+def _grouped(texts: dict[str, Text]) -> Iterator[dict[str, Text]]:
+    """Groups of files that are parts of one rotated log, in order of their first event."""
+    groups: dict[str, dict[str, Text]] = {}
+    for name, text in texts.items():
+        matched = _LOG_NAME.fullmatch(name)
+        base = (matched[1] or matched[4]) if matched else name
+        groups.setdefault(base, {})[name] = text
+    for parts in groups.values():
+        yield dict(sorted(parts.items(), key=lambda part: _start(part[1])))
+
+
+def _start(text: Text) -> bytes:
+    """Month, day and time of the first event; they have no year."""
+    matched = _TIME.search(text)
+    return matched[1] if matched else b""
+
+
+def _logs_of(parts: dict[str, Text], found: _Found) -> Iterator[Log]:
+    """The log in the parts of a file; several if the lines of several ranks are interleaved in it."""
+    names, texts = tuple(parts), tuple(parts.values())
+    named = _RANK_IN_NAME.search(names[0].rpartition("/")[2])
+    if any(_has_prefixes(text) for text in texts):
+        yield from _by_prefix(names[0], texts, found)
+        return
+    log = Log(names, texts, int(named[1]) if named else None)
+    ranks = _ranks_in_events(log)
+    if len(ranks) > 1 and sum(map(len, texts)) <= MOST_SPLIT:
+        listed = ", ".join(map(str, sorted(ranks)))
+        found.leave_out(names[0], f"events of ranks {listed} are interleaved in one file; they are shown by rank")
+        yield from (_only_rank(log, rank) for rank in sorted(ranks))
+        return
+    if ranks and log.rank not in ranks:
+        logged = ranks.most_common(1)[0][0]
+        if log.rank is not None:
+            words = f"its name says rank {log.rank}, its events say rank {logged}, which is shown"
+            found.leave_out(names[0], words)
+        log.rank = logged
+    yield log
+
+
+def _has_prefixes(text: Text) -> bool:
+    first = _FIRST_EVENT.search(text)
+    return first is not None and text[first.start() : first.start() + 1] == b"["
+
+
+def _by_prefix(name: str, texts: Iterable[Text], found: _Found) -> Iterator[Log]:
+    """Logs of the ranks whose number stands before each line, as torchrun writes them."""
+    lines: dict[int, list[bytes]] = {}
+    for text in texts:
+        if len(text) > MOST_SPLIT:
+            found.leave_out(name, f"its lines have a prefix of the rank; it has over {MOST_SPLIT / 1e6:,.0f} MB")
+            return
+        for line in bytes(text).splitlines(keepends=True):
+            if matched := _PREFIX.match(line):
+                lines.setdefault(int(matched[1]), []).append(line[matched.end() :])
+    for rank, own in sorted(lines.items()):
+        yield Log((name,), (b"".join(own),), rank)
+
+
+def _ranks_in_events(log: Log) -> Counter[int]:
+    return Counter(int(matched[1]) for head in log.heads() if (matched := _RANK_IN_EVENT.search(head)))
+
+
+def _only_rank(log: Log, rank: int) -> Log:
+    """The events of one rank, and those without a rank, such as interned strings."""
+    wanted = (
+        text for head, text in log.texts_of_events()
+        if (matched := _RANK_IN_EVENT.search(head)) is None or int(matched[1]) == rank
+    )  # fmt: skip
+    return Log(log.names, (b"\n".join(wanted) + b"\n",), rank)
+
+
+def _what_it_is(text: Text) -> str:
+    """Why a file has no event, in one line."""
+    start = bytes(text[:4096])
+    if not start:
+        return "it is empty"
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"V\x00" in start and start.count(b"\x00") > len(start) // 3):
+        return "it is UTF-16 text; a structured trace is UTF-8: convert it first"
+    if b"\x00" in start or sum(byte > 127 for byte in start) > len(start) // 3:
+        return "it is binary, and no structured trace"
+    if re.search(rb"^[VIWEF]\d{4} ", start, re.MULTILINE):
+        return "it is a log of TORCH_LOGS or of another tool; a structured trace is made by TORCH_TRACE=directory"
+    return "it has no event of a structured trace, which TORCH_TRACE=directory makes"

@@ -1,0 +1,86 @@
+"""A job that ran elsewhere: the logs of its ranks, with a record of each, read when asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from compiler.logs.events import Log, LogProblem
+from compiler.logs.files import read_logs
+from compiler.logs.records import KNOWN_KINDS, record_of
+from compiler.record import Record
+from compiler.record.plain_text import pluralize
+
+
+@dataclass(eq=False)
+class Rank:
+    """One process of a job: its log, and records of its compilations. `number` is its rank, from 0."""
+
+    number: int
+    log: Log
+
+    @cached_property
+    def record(self) -> Record:
+        """The record of all compilations."""
+        return record_of(self.log)
+
+    def record_of(self, ids: str | Collection[str]) -> Record:
+        """The record of one compilation, by torch's id ("0/1"), or of several; it is not kept."""
+        return record_of(self.log, (ids,) if isinstance(ids, str) else ids)
+
+    def __repr__(self) -> str:
+        return f"<Rank {self.number}: {', '.join(self.log.names)}, {pluralize(len(self.log), 'event')}>"
+
+
+@dataclass(eq=False)
+class Job:
+    """The ranks of a job by number; a program without ranks has rank 0.
+
+    `problems` are the parts of the logs that could not be read, and files that were left out.
+    """
+
+    path: Path
+    ranks: Mapping[int, Rank]
+    left_out: tuple[LogProblem, ...] = field(default=())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Job:
+        """Read the logs at a path; nothing in them is executed. Raises LogError and OSError."""
+        ranks: dict[int, Rank] = {}
+        left_out: list[LogProblem] = []
+        for log in read_logs(path):
+            number = log.rank if log.rank is not None else _free_number(ranks)
+            if number in ranks:
+                words = f"rank {number} has another log, of a later start; that one is shown"
+                left_out.append(LogProblem(ranks[number].log.names[0], 0, words))
+            ranks[number] = Rank(number, log)
+        return cls(Path(path), ranks, tuple(left_out))
+
+    @property
+    def record(self) -> Record:
+        """The record of the first rank."""
+        return next(iter(self.ranks.values())).record
+
+    @property
+    def problems(self) -> tuple[LogProblem, ...]:
+        of_logs = (problem for rank in self.ranks.values() for problem in rank.log.problems)
+        return tuple(dict.fromkeys((*self.left_out, *of_logs)))
+
+    @property
+    def unknown(self) -> Counter[str]:
+        """The number of events of each kind that tcompile doesn't know."""
+        counts: Counter[str] = Counter()
+        for rank in self.ranks.values():
+            counts.update({kind: count for kind, count in rank.log.counts.items() if kind not in KNOWN_KINDS})
+        return counts
+
+    def __repr__(self) -> str:
+        events = sum(len(rank.log) for rank in self.ranks.values())
+        return f"<Job {self.path.name}: {pluralize(len(self.ranks), 'rank')}, {pluralize(events, 'event')}>"
+
+
+def _free_number(taken: Mapping[int, Rank]) -> int:
+    return next(number for number in range(len(taken) + 1) if number not in taken)
