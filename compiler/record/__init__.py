@@ -110,7 +110,7 @@ def ordered_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list
 
 Trust = Literal["untrusted", "trusted"]
 Origin = Literal["observed", "log", "simulated"]
-"""Source of a record: a call that tcompile ran, the structured trace of a job elsewhere, a rank that was not running."""
+"""Source of a record: a call that tcompile ran, a log of a job elsewhere, or a rank of a job that isn't running."""
 GraphHalf = Literal["", "forward", "backward", "inference"]
 
 
