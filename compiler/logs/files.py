@@ -158,7 +158,8 @@ def _is_tar(start: bytes) -> bool:
 def _gunzip(name: str, text: Text) -> bytes:
     """Unpack gzip data. A damaged or truncated file is read as far as it goes. Raises LogError if it is too large."""
     unpacker = zlib.decompressobj(wbits=31)
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     for start in range(0, len(text), 2**20):
         try:
             part = unpacker.decompress(text[start : start + 2**20], MOST_UNPACKED - size + 1)
