@@ -1,7 +1,8 @@
 """Whole models by `backend="tcompile"` against eager mode: inference, and 20 training steps, in fp32 and bf16 autocast.
 
     python -m benchmarks.backend_correctness [--device cuda] [--processes 12] [--small] [--out FILE]
-        [--backend tcompile,inductor] [MODEL …]
+        [--backend tcompile,inductor] [--precision bf16] [--steps 1] [MODEL …]
+    python -m benchmarks.backend_correctness --architectures transformers,timm --steps 1 --precision bf16
 
 The tolerance is measured: eager mode runs the same steps in float64, as the reference, and in the dtype of the case.
 Eager's error (the largest so far in the run, because an error in a step affects all later steps) is the dtype's noise.
@@ -20,18 +21,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.architectures import LIBRARIES, names_of
 from benchmarks.correctness_models import TRIALS, Trial, result, trial
 
 STEPS = 20
 SLACK = 4.0
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 KINDS = ("inference", "training")
+EAGER_FAILS = "eager mode: "
+"""Start of a row's error if the model can't be built or run without compilation."""
 Compile = Callable[[torch.nn.Module], Callable[..., Any]]
 
 
@@ -64,7 +69,7 @@ class Row:
         ours = f"noise {self.noise:.2f}× gradients {self.gradients:.2f}× of eager's ({self.eager_off:.1e})"
         ours += f" at {self.worst}" * (self.gradients > 1)
         losses = f" loss {self.first_loss:.4f} → {self.last_loss:.4f}" if self.kind == "training" else ""
-        where = f"{'ok  ' if self.is_right else 'FAIL'} {self.backend} {self.model:12} {self.kind:9} {self.precision}"
+        where = f"{'ok  ' if self.is_right else 'out ' if self.error.startswith(EAGER_FAILS) else 'FAIL'} {self.backend} {self.model:12} {self.kind:9} {self.precision}"
         return f"{where} {told[0][:300] if told else ours + losses} {self.seconds:.1f} s"
 
 
@@ -99,11 +104,11 @@ def inference(case: Trial, call: Callable[..., Any], precision: torch.dtype) -> 
     return Found(tuple(outputs), {})
 
 
-def training(case: Trial, call: Callable[..., Any], precision: torch.dtype) -> Found:
+def training(case: Trial, call: Callable[..., Any], precision: torch.dtype, steps: int) -> Found:
     case.model.train()
     optimizer = torch.optim.SGD(case.model.parameters(), 0.02, momentum=0.9)
     losses, gradients = [], {}
-    for number in range(STEPS):
+    for number in range(steps):
         optimizer.zero_grad()
         with autocast(case, precision):
             loss = case.loss(call(**case.arguments))
@@ -154,18 +159,20 @@ def gradient_noise(ours: Found, theirs: Found, exact: Found, eps: float) -> tupl
     return worst
 
 
-def measured(case: Row, device: str, small: bool, compile_: Compile) -> Row:
+def measured(case: Row, device: str, small: bool, compile_: Compile, steps: int) -> Row:
     """Measure a case: three runs of the same steps."""
     start, dtype = time.perf_counter(), PRECISIONS[case.precision]
-    run = inference if case.kind == "inference" else training
+    run = inference if case.kind == "inference" else partial(training, steps=steps)
 
     def ran(how: Compile, width: torch.dtype, wanted: torch.dtype) -> Found:
         made = trial(case.model, small).to(device, width)
         return run(made, how(made.model), wanted)
 
+    failed = EAGER_FAILS
     try:
         exact = ran(eager, torch.float64, torch.float64)
-        theirs, ours = (ran(how, torch.float32, dtype) for how in (eager, compile_))
+        theirs, failed = ran(eager, torch.float32, dtype), ""
+        ours = ran(compile_, torch.float32, dtype)
         eps = torch.finfo(dtype).eps
         worst, off = noise(ours.numbers, theirs.numbers, exact.numbers, eps)
         gradients = gradient_noise(ours, theirs, exact, eps)
@@ -173,14 +180,14 @@ def measured(case: Row, device: str, small: bool, compile_: Compile) -> Row:
         key = (case.model, case.kind, case.precision, case.backend)
         return Row(*key, worst, *gradients, *ends, off, time.perf_counter() - start)
     except Exception as error:  # noqa: BLE001 the next case is still to be had
-        told = f"{type(error).__name__}: {error}"
+        told = f"{failed}{type(error).__name__}: {error}"
         return replace(case, seconds=time.perf_counter() - start, error=" ".join(told.split())[:2000])
 
 
-def alone(case: Row, device: str, small: bool, mode: str | None, options: Mapping[str, Any]) -> Row:
+def alone(case: Row, device: str, small: bool, mode: str | None, options: Mapping[str, Any], steps: int) -> Row:
     """Measure a case, in a separate process if asked."""
     torch.backends.cudnn.allow_tf32 = False
-    return measured(case, device, small, compiled(case.backend, mode, options))
+    return measured(case, device, small, compiled(case.backend, mode, options), steps)
 
 
 def rows(cases: Sequence[Row], processes: int, *rest: Any) -> Iterator[Row]:
@@ -195,6 +202,13 @@ def rows(cases: Sequence[Row], processes: int, *rest: Any) -> Iterator[Row]:
             yield replace(running[done], error=f"the process died: {error}") if error else done.result()
 
 
+def _spread(names: Sequence[str], most: int) -> list[str]:
+    """At most so many names, evenly spread over all."""
+    return [
+        name for number, name in enumerate(names) if number * most // len(names) != (number - 1) * most // len(names)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(TRIALS))
@@ -202,21 +216,29 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--backend", default="tcompile", help="names of backends, by commas")
+    parser.add_argument("--architectures", default="", help=f"instead: small models of {', '.join(LIBRARIES)}")
+    parser.add_argument("--most", type=int, default=1000, help="so many architectures, evenly spread")
+    parser.add_argument("--precision", choices=PRECISIONS, help="one instead of both")
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
     parser.add_argument("--mode")
     parser.add_argument("--options", type=json.loads, default={}, help='as JSON: {"interpret": true}')
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     start, found = time.perf_counter(), []
-    names = given.models or list(TRIALS)
-    backends = given.backend.split(",")
-    cases = [Row(*case) for case in itertools.product(names, KINDS, PRECISIONS, backends)]
-    for made in rows(cases, given.processes, given.device, given.small, given.mode, given.options):
+    libraries = given.architectures.split(",") if given.architectures else ()
+    names = given.models or _spread([name for library in libraries for name in names_of(library)], given.most)
+    names = names or list(TRIALS)
+    backends, precisions = given.backend.split(","), [given.precision] if given.precision else list(PRECISIONS)
+    cases = [Row(*case) for case in itertools.product(names, KINDS, precisions, backends)]
+    for made in rows(cases, given.processes, given.device, given.small, given.mode, given.options, given.steps):
         found.append(made)
         print(made, flush=True)
         if given.out:
             given.out.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
-    wrong = [row for row in found if not row.is_right]
-    print(f"{len(found) - len(wrong)} of {len(found)} cases right, {time.perf_counter() - start:.0f} s")
+    ran = [row for row in found if not row.error.startswith(EAGER_FAILS)]
+    wrong = [row for row in ran if not row.is_right]
+    print(f"{len(ran) - len(wrong)} of {len(ran)} cases right, {time.perf_counter() - start:.0f} s", end="; ")
+    print(f"{len(found) - len(ran)} fail in eager mode already")
     raise SystemExit(bool(wrong))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.architectures import built
 from benchmarks.suite_models import UNetBlock
 from tests.compiler.models import MLP, Block, ResNet
 
@@ -265,9 +266,9 @@ TRIALS: dict[str, Callable[[bool], Trial]] = {
 
 
 def trial(name: str, small: bool) -> Trial:
-    """A model by name: with the same weights and inputs each time, and without dropout."""
+    """A model of this file or of `benchmarks.architectures`, with the same weights and inputs each time, no dropout."""
     torch.manual_seed(0)
-    made = TRIALS[name](small)
+    made = TRIALS[name](small) if name in TRIALS else Trial(*built(name), _waves)
     for module in made.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

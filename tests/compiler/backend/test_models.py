@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.backend_correctness import Row, compiled, measured
+from benchmarks.backend_correctness import STEPS, Row, compiled, measured
 from benchmarks.correctness_models import TRIALS
 from compiler.backend import tcompile
 from tests.compiler.models import MLP
@@ -29,7 +29,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def assert_right(name: str, kind: str, precision: str) -> None:
-    row = measured(Row(name, kind, precision, "tcompile"), "cpu", small=True, compile_=compiled("tcompile", None, {}))
+    row = measured(
+        Row(name, kind, precision, "tcompile"), "cpu", small=True, compile_=compiled("tcompile", None, {}), steps=STEPS
+    )
     assert row.is_right, str(row)
 
 

@@ -1,0 +1,105 @@
+"""Architectures of transformers, timm and torchvision with random weights, in small configurations.
+
+A name is `library:model` (`transformers:BertForMaskedLM`). `benchmarks.backend_correctness` runs them like its own
+models: `python -m benchmarks.backend_correctness --architectures transformers --steps 1`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+LIBRARIES = ("transformers", "timm", "torchvision")
+MOST_PARAMETERS = 30_000_000
+"""Architectures that are larger in their smallest configuration are left out."""
+
+SMALL: Mapping[str, int] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim", "encoder_hidden_size"), 64),
+    **dict.fromkeys(("embedding_size", "n_positions", "max_position_embeddings", "max_seq_len", "block_size"), 128),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "n_inner"), 128),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("num_decoder_layers", "num_encoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), 4),
+    **dict.fromkeys(("decoder_attention_heads", "num_decoder_attention_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk"), 2),
+    **dict.fromkeys(("head_dim", "d_kv", "moe_intermediate_size"), 16),
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
+    "vocab_size": 99, "image_size": 32, "patch_size": 8, "num_mel_bins": 32, "max_length": 64,
+}  # fmt: skip
+"""Sizes by the names that configurations of transformers give them."""
+
+
+def names_of(library: str) -> tuple[str, ...]:
+    """Names of the library's models that this file can build, in a fixed order. Raises ValueError, ImportError."""
+    if library == "transformers":
+        from transformers.models.auto import modeling_auto as auto
+
+        tasks = (
+            auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+            auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+            auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        )
+        found = (model for task in tasks for model in task.values() if isinstance(model, str))
+    elif library == "timm":
+        import timm
+
+        families = (timm.list_models(module=family) for family in timm.list_modules())
+        found = (min(models, key=_size_by_name) for models in families if models)
+    elif library == "torchvision":
+        import torchvision
+
+        found = iter(torchvision.models.list_models(torchvision.models))
+    else:
+        raise ValueError(f"library {library!r}: one of {', '.join(LIBRARIES)}")
+    return tuple(f"{library}:{name}" for name in dict.fromkeys(found))
+
+
+def _size_by_name(model: str) -> int:
+    """A rank by the words for sizes in a model's name: no configuration has to be built to pick a family's smallest."""
+    words = ("atto", "femto", "pico", "nano", "tiny", "micro", "mini", "xxs", "xs", "s0", "b0", "small", "18", "lite")
+    return next((rank for rank, word in enumerate(words) if word in model), len(words))
+
+
+def built(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """A model with random weights, and arguments of its forward. Raises ValueError for a large one."""
+    model, arguments = _built(name)
+    if (parameters := sum(parameter.numel() for parameter in model.parameters())) > MOST_PARAMETERS:
+        raise ValueError(f"{parameters / 1e6:.0f} million parameters")
+    return model, arguments
+
+
+def _built(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    library, _, model = name.partition(":")
+    if library == "transformers":
+        return _of_transformers(model)
+    image = {"x": torch.randn(2, 3, 64, 64)}
+    if library == "timm":
+        import timm
+
+        return timm.create_model(model, num_classes=10), image
+    import torchvision
+
+    return torchvision.models.get_model(model, weights=None, num_classes=10), image
+
+
+def _of_transformers(model: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    import transformers
+
+    kind = getattr(transformers, model)
+    known = inspect.signature(kind.config_class.__init__).parameters
+    config = kind.config_class(**{name: size for name, size in SMALL.items() if name in known})
+    config.use_cache = False
+    made = kind(config)
+    inputs = inspect.signature(made.forward).parameters
+    if "pixel_values" in inputs and "input_ids" not in inputs:
+        size = getattr(config, "image_size", 64)
+        side = size if isinstance(size, int) else size[0]
+        return made, {"pixel_values": torch.randn(2, getattr(config, "num_channels", 3), side, side)}
+    ids = torch.randint(3, min(90, config.vocab_size), (2, 16))
+    return made, {"input_ids": ids} | ({"decoder_input_ids": ids} if "decoder_input_ids" in inputs else {})
