@@ -69,7 +69,8 @@ class Row:
         ours = f"noise {self.noise:.2f}× gradients {self.gradients:.2f}× of eager's ({self.eager_off:.1e})"
         ours += f" at {self.worst}" * (self.gradients > 1)
         losses = f" loss {self.first_loss:.4f} → {self.last_loss:.4f}" if self.kind == "training" else ""
-        where = f"{'ok  ' if self.is_right else 'out ' if self.error.startswith(EAGER_FAILS) else 'FAIL'} {self.backend} {self.model:12} {self.kind:9} {self.precision}"
+        verdict = "ok  " if self.is_right else "out " if self.error.startswith(EAGER_FAILS) else "FAIL"
+        where = f"{verdict} {self.backend} {self.model:12} {self.kind:9} {self.precision}"
         return f"{where} {told[0][:300] if told else ours + losses} {self.seconds:.1f} s"
 
 
