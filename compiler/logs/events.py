@@ -70,6 +70,12 @@ class Event:
         return self._log.text_between(*self._payload)
 
     @property
+    def payload_raw(self) -> bytes:
+        """The payload as it is in the file: each line begins with a tab."""
+        part, start, end = self._payload
+        return self._log.texts[part][start:end]
+
+    @property
     def payload_bytes(self) -> int:
         """Size of the payload in the file, with its indentation."""
         return self._payload[2] - self._payload[1]
