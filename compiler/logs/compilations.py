@@ -161,7 +161,7 @@ class _Open:
         )
 
     def _function(self) -> Span:
-        """The function and its first line. Torch logs none at the recompile limit: it is that of earlier compilations."""
+        """The function and its first line. At the recompile limit torch logs none: an earlier compilation has it."""
         if name := _text(self.metrics.get("co_name")):
             line = int(_number(self.metrics.get("co_firstlineno")) or 0)
             return Span(_text(self.metrics.get("co_filename")), line, function=name)
