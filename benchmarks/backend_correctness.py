@@ -19,7 +19,8 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -196,11 +197,18 @@ def rows(cases: Sequence[Row], processes: int, *rest: Any) -> Iterator[Row]:
     if processes == 1:
         yield from (alone(case, *rest) for case in cases)
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
-        running = {pool.submit(alone, case, *rest): case for case in cases}
-        for done in as_completed(running):
-            error = done.exception()
-            yield replace(running[done], error=f"the process died: {error}") if error else done.result()
+    with ThreadPoolExecutor(processes) as workers:
+        running = [workers.submit(_in_process, case, *rest) for case in cases]
+        yield from (done.result() for done in as_completed(running))
+
+
+def _in_process(case: Row, *rest: Any) -> Row:
+    """Measure a case in a process of its own, whose death is this case's error alone."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        try:
+            return process.submit(alone, case, *rest).result()
+        except BrokenProcessPool as error:
+            return replace(case, error=f"the process died: {error}")
 
 
 def _spread(names: Sequence[str], most: int) -> list[str]:
