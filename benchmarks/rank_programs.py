@@ -1,0 +1,541 @@
+"""Programs of two ranks: equal ones, and thirty in which one rank differs. `benchmarks/ranks.py` runs and counts them.
+
+Each function is a program. `odd` is true on the rank that differs. The line at which a difference should be found has
+the comment `# differs`, or `# base` if a program's ranks differ as a whole. A fake process group runs no collective, so
+that ranks with other collectives end anyway.
+"""
+
+# ruff: noqa: ARG001 (all programs have the same parameters)
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as fun
+from torch import Tensor, nn
+
+EQUAL: dict[str, Case] = {}
+DIFFERENT: dict[str, Case] = {}
+FLAG = 3
+DEVICE = [torch.device("cpu")]
+"""The device of this process's tensors."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program of each rank, its process group, the kinds of difference that are right, and the number of ranks."""
+
+    name: str
+    run: Callable[[int, bool], None]
+    group: str = "fake"
+    kinds: tuple[str, ...] = ()
+    ranks: int = 2
+    own_cache: bool = False
+    line: int = 0
+
+
+def differs(*kinds: str, ranks: int = 2, own_cache: bool = False) -> Callable[[Callable[[int, bool], None]], None]:
+    """Register a program whose odd rank differs in one of `kinds`."""
+
+    def add(run: Callable[[int, bool], None]) -> None:
+        DIFFERENT[run.__name__] = Case(run.__name__, run, "fake", kinds, ranks, own_cache, marked_line(run))
+
+    return add
+
+
+def equal(group: str = "gloo", ranks: int = 2) -> Callable[[Callable[[int, bool], None]], None]:
+    """Register a program that is equal on all ranks."""
+
+    def add(run: Callable[[int, bool], None]) -> None:
+        EQUAL[run.__name__] = Case(run.__name__, run, group, (), ranks)
+
+    return add
+
+
+def marked_line(run: Callable[[int, bool], None]) -> int:
+    """Line with the mark in a program; 0 without one."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    first = run.__code__.co_firstlineno
+    ends = (line for _, _, line in run.__code__.co_lines() if line)
+    nested = [const for const in run.__code__.co_consts if isinstance(const, types.CodeType)]
+    last = max((*ends, *(line for code in nested for _, _, line in code.co_lines() if line)), default=first)
+    return next((place for place in range(first, min(last + 6, len(lines))) if "# differs" in lines[place - 1]), 0)
+
+
+class Net(nn.Module):
+    """Two linear layers with dropout."""
+
+    def __init__(self, drop: float = 0.0) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(16, 32), nn.Linear(32, 4), nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.drop(torch.relu(self.a(x))))
+
+
+def net() -> Net:
+    """A model on this rank's device."""
+    return Net().to(DEVICE[0])
+
+
+def rand(*sizes: int, dtype: torch.dtype = torch.float32, requires_grad: bool = False) -> Tensor:
+    """Random numbers on this rank's device."""
+    return torch.randn(sizes, dtype=dtype, device=DEVICE[0], requires_grad=requires_grad)
+
+
+def train(model: nn.Module, steps: int = 2, size: int = 8) -> None:
+    for _ in range(steps):
+        model(rand(size, 16)).pow(2).mean().backward()
+
+
+# Equal programs -----------------------------------------------------------------------------------------------------
+
+
+@equal()
+def plain_inference(rank: int, odd: bool) -> None:
+    torch.compile(net().eval())(rand(8, 16))
+
+
+@equal()
+def plain_training(rank: int, odd: bool) -> None:
+    train(torch.compile(net()))
+
+
+@equal()
+def breaks_and_recompiles(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor, scale: int) -> Tensor:
+        y = x.sin() * scale
+        if y.sum() > 1e9:
+            y = y + 1
+        return y.cos()
+
+    for size, scale in ((4, 1), (8, 1), (8, 2), (5, 3)):
+        step(rand(size, 3), scale)
+
+
+@equal()
+def ddp(rank: int, odd: bool) -> None:
+    train(torch.compile(nn.parallel.DistributedDataParallel(net())))
+
+
+@equal()
+def ddp_two_buckets(rank: int, odd: bool) -> None:
+    layers = nn.Sequential(Net(), nn.Linear(4, 64), nn.Linear(64, 64)).to(DEVICE[0])
+    train(torch.compile(nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.001)))
+
+
+@equal()
+def fsdp2(rank: int, odd: bool) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    fully_shard(model.a)
+    fully_shard(model)
+    train(torch.compile(model))
+
+
+@equal()
+def collectives_in_graph(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = fun.all_reduce(x * 2, "sum", dist.group.WORLD)
+        return fun.all_gather_tensor(y + 1, 0, dist.group.WORLD).relu()
+
+    step(rand(8, 4))
+
+
+@equal()
+def own_part_of_a_tensor(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.chunk(2)[dist.get_rank()].sin()
+
+    step(rand(8, 4))
+
+
+@equal()
+def rank_in_an_attribute(rank: int, odd: bool) -> None:
+    class Ranked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rank = rank
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sin() if self.rank >= 0 else x
+
+    torch.compile(Ranked())(rand(4))
+
+
+@equal()
+def one_rank_prints_between_steps(rank: int, odd: bool) -> None:
+    model = torch.compile(net())
+    for _ in range(3):
+        loss = model(rand(8, 16)).mean()
+        loss.backward()
+        if rank == 0:
+            print(f"loss {loss:.3f}", file=sys.stderr)
+
+
+@equal(ranks=4)
+def four_ranks(rank: int, odd: bool) -> None:
+    train(torch.compile(nn.parallel.DistributedDataParallel(net())))
+
+
+@equal()
+def compiled_backward_of_all(rank: int, odd: bool) -> None:
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        train(torch.compile(net()))
+
+
+# Programs in which one rank differs ---------------------------------------------------------------------------------
+
+
+@differs("graph")
+def another_operator(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x * 2
+        return (torch.sin if odd else torch.cos)(y)  # differs
+
+    step(rand(8, 4))
+
+
+@differs("graph")
+def rank_in_model(rank: int, odd: bool) -> None:
+    class Ranked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x.sin()
+            if dist.get_rank() == 1:
+                y = y + 1  # differs
+            return y.cos()
+
+    torch.compile(Ranked())(rand(4))
+
+
+@differs("graph")
+def other_constant(rank: int, odd: bool) -> None:
+    factor = 2.5 if odd else 1.5
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x.sin()
+        return y * factor  # differs
+
+    step(rand(8, 4))
+
+
+@differs("input", "graph")
+def dtype(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin() + 1  # differs
+
+    step(rand(8, 4, dtype=torch.float64 if odd else torch.float32))
+
+
+@differs("input", "graph")
+def shape(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin() + 1  # differs
+
+    step(rand(12 if odd else 8, 4))
+
+
+@differs("input", "graph")
+def strides(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin() + 1  # differs
+
+    step(rand(4, 8).t() if odd else rand(8, 4))
+
+
+@differs("input", "graph", "dynamic shape")
+def dynamic_dimension(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin() + 1  # differs
+
+    x = rand(8, 4)
+    if odd:
+        torch._dynamo.mark_dynamic(x, 0)
+    step(x)
+
+
+@differs("graph break")
+def extra_break(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x.sin()
+        if odd:
+            torch._dynamo.graph_break()  # differs
+        return y.cos()
+
+    step(rand(8, 4))
+
+
+@differs("recompilation")
+def recompiles_alone(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor, flag: bool) -> Tensor:  # differs
+        return x.sin() if flag else x.cos()
+
+    step(rand(8, 4), True)
+    step(rand(8, 4), not odd)
+
+
+@differs("recompilation", "configuration")
+def other_recompile_limit(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor, number: str) -> Tensor:  # differs
+        return x.sin() if number else x
+
+    with torch._dynamo.config.patch(recompile_limit=2 if odd else 8):
+        for number in "abcd":
+            step(rand(8, 4), number)
+
+
+@differs("configuration")
+def inductor_config(rank: int, odd: bool) -> None:
+    with torch._inductor.config.patch(max_fusion_size=1 if odd else 64):
+        torch.compile(lambda x: x.sin().cos())(rand(8, 4))
+
+
+@differs("cache", own_cache=True)
+def cache_hit_on_one(rank: int, odd: bool) -> None:
+    if odd:
+        torch.compile(net().eval())(rand(8, 16))
+        torch.compiler.reset()
+        raise StartAgainError
+    torch.compile(net().eval())(rand(8, 16))
+
+
+class StartAgainError(Exception):
+    """Raised by a program that only filled the caches; the rank is run again, with `odd` false."""
+
+
+@differs("kernels")
+def other_kernels(rank: int, odd: bool) -> None:
+    torch.set_num_threads(2 if odd else 1)
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin() + 1  # differs
+
+    step(rand(512, 1024))
+
+
+@differs("collectives")
+def collective_missing(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x * 2
+        if not odd:
+            y = fun.all_reduce(y, "sum", dist.group.WORLD)  # differs
+        return y + 1
+
+    step(rand(8, 4))
+
+
+@differs("collectives")
+def collectives_in_other_order(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if odd:
+            b = fun.all_gather_tensor(y, 0, dist.group.WORLD)
+            return fun.all_reduce(x, "sum", dist.group.WORLD) + 1, b + 1
+        a = fun.all_reduce(x, "sum", dist.group.WORLD)  # differs
+        return a + 1, fun.all_gather_tensor(y, 0, dist.group.WORLD) + 1
+
+    step(rand(8, 4), rand(8, 4))
+
+
+@differs("collectives")
+def collective_of_other_size(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        part = x[:4] if odd else x
+        return fun.all_reduce(part * 2, "sum", dist.group.WORLD) + 1  # differs
+
+    step(rand(8, 4))
+
+
+@differs("collectives")
+def collective_with_other_operation(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return fun.all_reduce(x * 2, "max" if odd else "sum", dist.group.WORLD) + 1  # differs
+
+    step(rand(8, 4))
+
+
+@differs("collectives")
+def collective_in_other_group(rank: int, odd: bool) -> None:
+    pair = dist.new_group([0, 1])
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return fun.all_reduce(x * 2, "sum", pair if odd else dist.group.WORLD) + 1  # differs
+
+    step(rand(8, 4))
+
+
+@differs("end of the log", "compilations")
+def exception(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin()
+
+    @torch.compile
+    def later(x: Tensor) -> Tensor:  # differs
+        return x.cos()
+
+    step(rand(8, 4))
+    if odd:
+        raise ValueError("the data of this rank are damaged")
+    later(rand(8, 4))
+
+
+@differs("end of the log")
+def stops_while_it_compiles(rank: int, odd: bool) -> None:
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        if odd:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return graph
+
+    def step(x: Tensor) -> Tensor:  # differs
+        return fun.all_reduce(x.sin(), "sum", dist.group.WORLD)
+
+    torch.compile(step, backend=backend)(rand(8, 4))
+
+
+@differs("guards")
+def guards(rank: int, odd: bool) -> None:
+    globals()["FLAG"] = 5 if odd else 3
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        if FLAG > 2:  # differs
+            return x.sin()
+        return x.cos()
+
+    step(rand(8, 4))
+
+
+@differs("compilations")
+def one_more_function(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin()
+
+    @torch.compile
+    def extra(x: Tensor) -> Tensor:  # differs
+        return x.cos()
+
+    if odd:
+        extra(rand(8, 4))
+    step(rand(8, 4))
+
+
+@differs("compiled autograd", "configuration")
+def compiled_autograd_on_one(rank: int, odd: bool) -> None:
+    with torch._dynamo.config.patch(compiled_autograd=odd):
+        train(torch.compile(net()))
+
+
+@differs("torch version")
+def torch_version(rank: int, odd: bool) -> None:
+    torch.__version__ = "2.12.1" if odd else torch.__version__
+    torch.compile(lambda x: x.sin())(rand(8, 4))
+
+
+@differs("configuration")
+def reduce_overhead(rank: int, odd: bool) -> None:
+    torch.compile(net(), mode="reduce-overhead" if odd else None)(rand(8, 16))
+
+
+@differs("graph")
+def training_and_eval(rank: int, odd: bool) -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = x.sin()
+            return self.drop(y).cos()  # differs
+
+    torch.compile(Dropped().train(not odd))(rand(8, 4))
+
+
+@differs("grad mode", "autograd", "graph")
+def grad_mode(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return x.sin() + 1  # differs
+
+    with torch.set_grad_enabled(not odd):
+        step(rand(8, 4, requires_grad=True))
+
+
+@differs("compilations")
+def skipped_frame(rank: int, odd: bool) -> None:
+    def step(x: Tensor) -> Tensor:  # differs
+        return x.sin()
+
+    torch.compile(torch.compiler.disable(step) if odd else step)(rand(8, 4))
+
+
+@differs("failure", "graph break")
+def fullgraph_error(rank: int, odd: bool) -> None:
+    def step(x: Tensor) -> Tensor:
+        y = x.sin()
+        if odd:
+            print("here")  # differs
+        return y.cos()
+
+    torch.compile(step, fullgraph=True)(rand(8, 4))
+
+
+@differs("environment")
+def environment(rank: int, odd: bool) -> None:
+    if odd:
+        os.environ["TORCHINDUCTOR_COORDINATE_DESCENT_TUNING"] = "1"
+    torch.compile(lambda x: x.sin())(rand(8, 4))
+
+
+@differs("source", "graph", "compilations")
+def other_line_of_same_code(rank: int, odd: bool) -> None:
+    source = "def step(x):\n    y = x.sin()\n    return y.cos()\n"
+    namespace: dict[str, Callable[[Tensor], Tensor]] = {}
+    exec(compile("\n" * odd + source, "step_of_a_rank.py", "exec"), namespace)
+    torch.compile(namespace["step"])(rand(8, 4))
+
+
+@differs("autograd", "graph", "memory")
+def other_saved_tensors(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = (x @ x).sin().cos()
+        return x
+
+    with torch._functorch.config.patch(activation_memory_budget=0.3 if odd else 1.0):
+        step(rand(16, 16, requires_grad=True)).sum().backward()
+
+
+@differs("graph", "autograd", "input", ranks=4)
+def frozen_parameter_on_one_of_four(rank: int, odd: bool) -> None:
+    model = net()
+    if odd:
+        model.a.weight.requires_grad_(False)
+    train(torch.compile(model, backend="aot_eager"), steps=1)

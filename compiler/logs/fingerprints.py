@@ -1,0 +1,477 @@
+"""What one rank compiled, reduced to the facts that must be equal on all ranks of a job.
+
+Times, addresses, folders, device numbers and names that torch numbers or hashes are left out: they differ between ranks
+that do the same. Payloads are compared by digest first, and read as text only where digests differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from compiler.logs.events import Event, Log
+
+GRAPHS = ("dynamo_output_graph", "aot_joint_graph", "aot_inference_graph", "aot_forward_graph", "aot_backward_graph")
+STAGE_OF = {
+    "dynamo_graph_break_reason": "graph break",
+    "dynamo_output_graph": "graph",
+    "optimize_ddp_split_graph": "DDP split",
+    "aot_joint_graph": "joint graph",
+    "aot_inference_graph": "inference graph",
+    "aot_forward_graph": "forward graph",
+    "aot_backward_graph": "backward graph",
+    "compiled_autograd_graph": "compiled autograd",
+    "inductor_post_grad_graph": "post-grad graph",
+    "after_post_grad_graph": "post-grad graph",
+    "inductor_collective_schedule": "schedule of collectives",
+    "inductor_runtime_and_tensor_meta": "tensors of kernels",
+    "inductor_output_code": "kernels",
+    "dynamo_cpp_guards_str": "guards",
+    "recompile_reasons": "recompilation",
+}
+"""Event or artifact -> the kind of fact, in the order in which a compilation makes them."""
+KINDS = tuple(dict.fromkeys(STAGE_OF.values()))
+_CACHES = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
+_CONFIGS = {"dynamo_config": "dynamo", "inductor_config": "inductor", "functorch_config": "functorch",
+            "compiler_config": "compiler"}  # fmt: skip
+_PER_PROCESS = {
+    "job_id", "pgo_extra_read_key", "pgo_extra_write_key", "debug_dir_root", "cpp_cache_precompile_headers",
+    "compile_threads", "worker_start_method",
+}  # fmt: skip
+"""Settings that may differ between processes and change no code."""
+
+_LINE = re.compile(r"# File: (?P<file>.+?):(?P<line>\d+) in (?P<function>[^,]+)(?:, code: (?P<code>.*))?$")
+_LINE_OF_GUARD = re.compile(r"#\s*(?:(?P<code>[^#]*?)\s*#\s*)?(?P<file>[^\s#]+\.py):(?P<line>\d+) in (?P<function>\S+)")
+_LINE_OF_BREAK = re.compile(r"user code at (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
+_NOISE = (
+    (re.compile(r"0x[0-9a-fA-F]{4,}"), "0x_"),
+    (re.compile(r"(___check_(?:obj|type)_id\(.*?, )\d+"), r"\1_"),
+    (re.compile(r"\b(ids? == |id=)\d{6,}"), r"\1_"),
+    (re.compile(r"Guard latency = [\d.]+ us"), ""),
+    (re.compile(r"\bcuda:\d+"), "cuda:_"),
+    (re.compile(r"(type='?\w+'?, index=|\bdevice=)\d+"), r"\1_"),
+    (re.compile(r"(get_raw_stream\(|stream|_DeviceGuard\(|set_device\()\d+"), r"\1_"),
+    (re.compile(r"[0-9a-f]{8}_[0-9a-f]{4}_[0-9a-f]{4}_[0-9a-f]{4}_[0-9a-f]{12}"), "_"),
+    (re.compile(r"\b[0-9a-f]{40,64}\b"), "hash"),
+    (re.compile(r"(?:/[\w.@+~-]+)+/(?=[\w.-]+)"), ""),
+    (re.compile(r"\bc[a-z2-7]{50,52}\b"), "hash"),
+    (re.compile(r"\d+(?:\.\d+)? ?(?:ns|us|ms)\b"), ""),
+)
+"""Parts of a text that differ between equal ranks, and what replaces them."""
+_SYMBOL = re.compile(r"\b([su])(\d+)\b")
+_DEFINED = re.compile(r"^\s*(\w+)(?:: \"[^\"]*\")? = ")
+_NUMBER = re.compile(r"(\d+)")
+_SLICE = re.compile(r"slice\((\d+), (\d+), None\)")
+_TENSOR = re.compile(r'(\w+)(?:\[([^\]]*)\])(?:\[[^\]]*\])?')  # fmt: skip
+_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "b8": 1, "c64": 8}
+_COLLECTIVE = re.compile(
+    r"torch\.ops\._c10d_functional\.(?P<name>(?!wait_tensor)\w+?)_?(?:\.default|\.\w+)?\((?P<arguments>[^)]*)\)"
+)
+_TYPED = re.compile(r'(\w+): "(\w+\[[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's code; `line` is 0 if it is unknown."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a fact: as it is compared, as it was logged, and the code that it came from."""
+
+    same: str
+    text: str
+    place: Place = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Identifies a compilation on every rank: its code, which frame of this code, which compilation of the frame."""
+
+    function: str
+    file: str
+    line: int
+    frame: int
+    number: int
+
+
+@dataclass
+class Compiled:
+    """One compilation of a rank: its facts, by kind, as the events that logged them."""
+
+    key: Key
+    id: str
+    start: float
+    last: float
+    stack: tuple[Place, ...]
+    facts: dict[str, list[Event]] = field(default_factory=dict)
+    caches: dict[str, list[tuple[str, str, float]]] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    attempts: int = 1
+
+    @property
+    def place(self) -> Place:
+        """The function that was compiled."""
+        return Place(self.key.file, self.key.line, self.key.function, self.stack[-1].code if self.stack else "")
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first to the last event of this compilation's forward."""
+        return self.last - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A call of a collective in a graph. `group` is torch's name of the group, `bytes` the size of its input."""
+
+    name: str
+    arguments: str
+    group: str
+    input: str
+    place: Place
+    compile_id: str
+
+    def __str__(self) -> str:
+        size = _bytes_of(self.input)
+        detail = ", ".join(filter(None, (self.arguments, self.input, f"{size:,} bytes" if size else "")))
+        return f"{self.name}({detail})"
+
+
+@dataclass
+class RankFacts:
+    """All that one rank compiled, in order, with the facts of the whole process. `end` is its last event's time."""
+
+    rank: int
+    compilations: dict[Key, Compiled] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    settings_at: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    mismatch_reports: int = 0
+    start: float = 0.0
+    end: float = 0.0
+
+    @cached_property
+    def unfinished(self) -> Compiled | None:
+        """The compilation that the log ends in; None if the last one was finished."""
+        last = next(reversed(self.compilations.values()), None)
+        return last if last is not None and not last.metrics and not last.key.function.startswith("backward") else None
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The collectives of all graphs, in the order in which they were compiled."""
+        return tuple(found for compiled in self.compilations.values() for found in collectives_of(compiled))
+
+
+def facts_of(log: Log, rank: int) -> RankFacts:
+    """Read what must be equal on all ranks from a log, in one pass."""
+    return _Reader(log, rank).read()
+
+
+class _Reader:
+    """Sorts the events of a log into compilations."""
+
+    def __init__(self, log: Log, rank: int) -> None:
+        self.log, self.facts = log, RankFacts(rank)
+        self._by_id: dict[str, Compiled] = {}
+        self._frames: dict[tuple[str, str, int], dict[str, int]] = {}
+
+    def read(self) -> RankFacts:
+        kinds = ("dynamo_start", "artifact", "compilation_metrics", *STAGE_OF)
+        last = 0.0
+        for event in self.log.of(*dict.fromkeys(kinds)):
+            last = event.seconds
+            self.facts.start = self.facts.start or event.seconds
+            self._read(event)
+        self.facts.end = last
+        return self.facts
+
+    def _read(self, event: Event) -> None:
+        if event.kind == "dynamo_start":
+            self._begin(event)
+            return
+        if event.kind == "compilation_metrics" and isinstance(event.fields, dict):
+            self._end(event)
+            return
+        name = event.name or event.kind
+        if name == "torch_version":
+            self._read_version(event)
+        elif name == "inductor_spmd_graph_mismatch":
+            self.facts.mismatch_reports += 1
+        elif name == "fx_graph_runnable":
+            self.facts.environment |= dict(_environment(event.payload))
+        elif cache := _CACHES.match(name):
+            outcome = (cache[2], event.payload, event.seconds)
+            self._compiled(event).caches.setdefault(cache[1], []).append(outcome)
+        elif kind := STAGE_OF.get(name):
+            self._compiled(event).facts.setdefault(kind, []).append(event)
+
+    def _begin(self, event: Event) -> None:
+        known = self._by_id.get(event.compile_id)
+        if known is not None:  # analysis started again: what the attempt before logged is void
+            known.attempts += 1
+            for kind in (*GRAPHS, "guards"):
+                known.facts.pop(STAGE_OF.get(kind, kind), None)
+            return
+        stack = tuple(_places(event, self.log.strings))
+        code = stack[-1] if stack else Place(function=event.compile_id)
+        self._add(event, code, stack)
+
+    def _add(self, event: Event, code: Place, stack: tuple[Place, ...]) -> Compiled:
+        frame_id, _, number = event.compile_id.rpartition("/")
+        autograd = "backward graph of " if event.compile_id.startswith("!") else ""
+        name = (f"{autograd}{code.function}", code.file, code.line)
+        frames = self._frames.setdefault(name, {})
+        frame = frames.setdefault(frame_id, len(frames))
+        key = Key(*name, frame, int(number) if number.isdecimal() else 0)
+        compiled = Compiled(key, event.compile_id, event.seconds, event.seconds, stack)
+        self._by_id[event.compile_id] = compiled
+        return self.facts.compilations.setdefault(key, compiled)
+
+    def _compiled(self, event: Event) -> Compiled:
+        """The compilation of an event; one is added if its start was not logged (as of compiled autograd)."""
+        found = self._by_id.get(event.compile_id)
+        if found is None:
+            name = "compiled autograd" if event.compile_id.startswith("!") else event.compile_id or "no compilation"
+            found = self._add(event, Place(function=name), ())
+        if not found.metrics:
+            found.last = max(found.last, event.seconds)
+        return found
+
+    def _end(self, event: Event) -> None:
+        compiled = self._compiled(event)
+        metrics = {key: event.fields.get(key) for key in ("fail_type", "fail_reason", "fail_user_frame_filename",
+                   "fail_user_frame_lineno", "restart_reasons", "param_bytes", "guard_count")}  # fmt: skip
+        compiled.last, compiled.metrics = event.seconds, metrics
+        for name in ("pytorch_version", "python_version", "triton_version", "cuda_version"):
+            if event.fields.get(name):
+                self.facts.versions[name.removesuffix("_version")] = str(event.fields[name])
+        for source, prefix in _CONFIGS.items():
+            for name, value in _settings(event.fields.get(source)):
+                full = f"{prefix}.{name}"
+                values = self.facts.settings.setdefault(full, value)
+                if value not in values.split("; "):  # set to something else for some compilations only
+                    self.facts.settings[full] = f"{values}; {value}"
+                self.facts.settings_at.setdefault(f"{full}={value}", event.compile_id)
+
+    def _read_version(self, event: Event) -> None:
+        try:
+            values = json.loads(event.payload)
+        except ValueError:
+            return
+        if isinstance(values, dict):
+            self.facts.versions |= {
+                key.removesuffix("_version"): str(value) for key, value in values.items() if key != "oss"
+            }
+
+
+def _places(event: Event, strings: Mapping[int, str]) -> Iterator[Place]:
+    stack = event.fields.get("stack") if isinstance(event.fields, dict) else None
+    for frame in stack if isinstance(stack, list) else ():
+        if isinstance(frame, dict):
+            line = frame.get("line")
+            file = strings.get(frame.get("filename", -1), "")
+            yield Place(file, line if isinstance(line, int) else 0, str(frame.get("name", "")), str(frame.get("loc", "")))  # fmt: skip  # noqa: E501
+
+
+def _settings(text: object) -> Iterator[tuple[str, str]]:
+    try:
+        values = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if name not in _PER_PROCESS:
+            in_order = sorted(map(str, value)) if isinstance(value, list) else value
+            yield name, canonical(json.dumps(in_order, sort_keys=True))
+
+
+def _environment(runnable: str) -> Iterator[tuple[str, str]]:
+    head = runnable.partition("\nimport torch\n")[0]
+    for name, value in re.findall(r"^os\.environ\['(\w+)'\] = '(.*)'$", head, re.MULTILINE):
+        if not name.endswith(("_DIR", "_TRACE", "_PATH", "_FILE", "RUN_ID", "RANK")):
+            yield name, canonical(value)
+
+
+def canonical(text: str) -> str:
+    """A text without the parts that differ between equal ranks."""
+    for noise, instead in _NOISE:
+        text = noise.sub(instead, text)
+    return text
+
+
+def lines_of(event: Event, kind: str) -> tuple[Line, ...]:
+    """The lines of a fact that are compared, each with the code that it came from."""
+    if kind == "guards":
+        return tuple(sorted(_guards(event.payload), key=lambda line: line.same))
+    if kind == "graph break":
+        return _break_lines(event.payload)
+    if kind == "tensors of kernels":
+        return tuple(_tensor_lines(event.payload))
+    if kind == "kernels":
+        return tuple(_code_lines(event.payload))
+    if kind == "recompilation":
+        reasons = (re.sub(r"^\s*-?\s*\d+/\d+: ", "", text) for text in event.payload.splitlines() if text.strip())
+        return tuple(Line(canonical(text), text, _guard_place(text)) for text in reasons)
+    return tuple(_graph_lines(event.payload))
+
+
+def _graph_lines(text: str) -> Iterator[Line]:
+    """Lines of a graph; values are renamed in order of definition, symbols in order of appearance."""
+    place, names, symbols = Place(), {}, {}  # type: ignore[var-annotated]
+    for line in text.splitlines():
+        stripped = line.strip()
+        if found := _LINE.search(stripped):
+            place = Place(found["file"], int(found["line"]), found["function"], found["code"] or "")
+            continue
+        if not stripped or stripped.startswith(("#", "class ")):
+            continue
+        if stripped.startswith("def forward(self, "):
+            yield from (Line(_renamed(part, names, symbols), part) for part in stripped.split(", "))
+            continue
+        if (defined := _DEFINED.match(line)) and "torch" in line:
+            names.setdefault(defined[1], f"value{len(names)}")
+        yield Line(_renamed(stripped.partition(";")[0], names, symbols), stripped.partition(";  ")[0], place)
+
+
+def _renamed(text: str, names: Mapping[str, str], symbols: dict[str, str]) -> str:
+    text = re.sub(r"\b\w+\b", lambda word: names.get(word[0], word[0]), text)
+    text = _SYMBOL.sub(lambda word: symbols.setdefault(word[0], f"{word[1]}_{len(symbols)}"), text)
+    return canonical(text).partition("  #")[0]
+
+
+def _guards(text: str) -> Iterator[Line]:
+    for line in text.splitlines():
+        guard = line.lstrip("| +-")
+        if not guard or guard.startswith(("GuardManager", "TREE_GUARD", "RootGuard", "Guard latency", "DictGuard")):
+            continue
+        same = canonical(guard.partition("  #")[0])
+        yield Line(re.sub(r"\bs\d+\b", "s", same), guard.partition("  #")[0].strip(), _guard_place(guard))
+
+
+def _guard_place(text: str) -> Place:
+    found = _LINE_OF_GUARD.search(text)
+    return Place(found["file"], int(found["line"]), found["function"], found["code"] or "") if found else Place()
+
+
+def _break_lines(text: str) -> tuple[Line, ...]:
+    found = _LINE_OF_BREAK.search(text)
+    place = Place(found["file"], int(found["line"])) if found else Place()
+    reason = re.search(r"^Graph Break Reason: (.*)$", text, re.MULTILINE)
+    words = reason[1] if reason else next(iter(text.splitlines()), "")
+    return (Line(f"{canonical(words)} at {place.file.rpartition('/')[2]}:{place.line}", words, place),)
+
+
+def _tensor_lines(text: str) -> Iterator[Line]:
+    """Names and tensors of kernels and collectives, without their estimated times."""
+    try:
+        operations = json.loads(text).get("ops", ())
+    except (ValueError, AttributeError):
+        return
+    for each in operations if isinstance(operations, list) else ():
+        if isinstance(each, dict):
+            words = f"{each.get('name')} {each.get('type')} {json.dumps(each.get('outputs'), sort_keys=True)}"
+            yield Line(canonical(words), words)
+
+
+def _code_lines(text: str) -> Iterator[Line]:
+    """Lines of generated code without comments; `# Source Nodes` and paths are comments too."""
+    for line in text.splitlines():
+        code = line.split("  #")[0].strip()
+        if code and not code.startswith(("#", "//")):
+            same = _SYMBOL.sub(r"\1", canonical(code))
+            yield Line(re.sub(r"\b(ks)\d+\b", r"\1", same), code)
+
+
+def lines_are_equal(one: Line, other: Line, rank: int, other_rank: int) -> bool:
+    """Whether two lines are equal, or differ only by each rank's own number (`x.chunk(2)[rank]`)."""
+    if one.same == other.same:
+        return True
+    left, right = _NUMBER.split(_part(one.same, rank)), _NUMBER.split(_part(other.same, other_rank))
+    if left[::2] != right[::2]:
+        return False
+    pairs = zip(left[1::2], right[1::2], left[::2], strict=False)
+    return all(
+        a == b or (a == str(rank) and b == str(other_rank) and before.endswith(("[", "== ", "rank=", "rank ")))
+        for a, b, before in pairs
+    )
+
+
+def _part(text: str, rank: int) -> str:
+    """A text in which the rank's own slice of a dimension is named by its size."""
+
+    def own(found: re.Match[str]) -> str:
+        start, stop = int(found[1]), int(found[2])
+        return f"part of {stop - start}" if start == (stop - start) * rank else found[0]
+
+    return _SLICE.sub(own, text)
+
+
+def collectives_of(compiled: Compiled) -> Iterator[Collective]:
+    """Collectives in the graphs of a compilation: of the captured graph, and those that only later graphs have."""
+    captured = list(_collectives(compiled, ("graph",)))
+    later = list(_collectives(compiled, ("inference graph", "forward graph", "backward graph", "compiled autograd")))
+    backward = list(_collectives(compiled, ("backward graph",)))
+    yield from (captured + backward) if captured else later
+
+
+def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collective]:
+    for kind in kinds:
+        for event in compiled.facts.get(kind, ()):
+            text = event.payload
+            if "_c10d_functional" not in text:
+                continue
+            types = dict(_TYPED.findall(text))
+            for line in _graph_lines(text):
+                if found := _COLLECTIVE.search(line.text):
+                    yield _collective(found, types, line.place, compiled.id)
+
+
+def _collective(found: re.Match[str], types: Mapping[str, str], place: Place, compile_id: str) -> Collective:
+    value, *rest = [part.strip() for part in found["arguments"].split(",")]
+    group = rest.pop().strip("'\"") if rest else ""
+    return Collective(found["name"], ", ".join(rest), group, types.get(value.strip("[]"), ""), place, compile_id)
+
+
+def _bytes_of(tensor: str) -> int:
+    """Bytes of a tensor from its type in a graph, `f32[8, 4][4, 1]cpu`; 0 if a size is symbolic or the type unknown."""
+    found = _TENSOR.match(tensor)
+    if found is None or found[1] not in _BYTES:
+        return 0
+    sizes = [part.strip() for part in found[2].split(",") if part.strip()]
+    if not all(size.isdecimal() for size in sizes):
+        return 0
+    total = _BYTES[found[1]]
+    for size in sizes:
+        total *= int(size)
+    return total
+
+
+def saved_bytes(compiled: Compiled) -> int:
+    """Estimated bytes that the forward keeps for the backward: all inputs of the backward graph but gradients."""
+    total = 0
+    for event in compiled.facts.get("backward graph", ()):
+        head = event.payload.partition("):\n")[0]
+        total += sum(_bytes_of(tensor) for name, tensor in _TYPED.findall(head) if not name.startswith("tangents"))
+    return total
+
+
+def own_group_names(ranks: Mapping[int, RankFacts]) -> Counter[tuple[int, str]]:
+    """The number of ranks that use each group name at each place in their sequence of collectives."""
+    return Counter((place, each.group) for facts in ranks.values() for place, each in enumerate(facts.collectives))
+
+
+def in_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> bool:
+    """Whether the keys that two ranks share come in the same order."""
+    places = {key: place for place, key in enumerate(other)}
+    return all(a < b for a, b in pairwise(places[key] for key in keys if key in places))
