@@ -1,7 +1,7 @@
 """Programs of two ranks: equal ones, and thirty in which one rank differs. `benchmarks/ranks.py` runs and counts them.
 
-Each function is a program. `odd` is true on the rank that differs. The line at which a difference should be found has
-the comment `# differs`, or `# base` if a program's ranks differ as a whole. A fake process group runs no collective, so
+Each function is a program. `odd` is true on the rank that differs. A line at which a difference is rightly found
+has the comment `# differs`. A fake process group runs no collective, so
 that ranks with other collectives end anyway.
 """
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,43 +30,43 @@ DEVICE = [torch.device("cpu")]
 
 @dataclass(frozen=True)
 class Case:
-    """A program of each rank, its process group, the kinds of difference that are right, and the number of ranks."""
+    """A program of each rank, its process group, the kinds of difference that are right, the number of ranks, and
+    its caches: "off", "own" ones of each rank, or "shared".
+    """
 
     name: str
     run: Callable[[int, bool], None]
     group: str = "fake"
     kinds: tuple[str, ...] = ()
     ranks: int = 2
-    own_cache: bool = False
-    line: int = 0
+    caches: str = "off"
+    lines: tuple[int, ...] = ()
 
 
-def differs(*kinds: str, ranks: int = 2, own_cache: bool = False) -> Callable[[Callable[[int, bool], None]], None]:
+def differs(*kinds: str, ranks: int = 2, caches: str = "off") -> Callable[[Callable[[int, bool], None]], None]:
     """Register a program whose odd rank differs in one of `kinds`."""
 
     def add(run: Callable[[int, bool], None]) -> None:
-        DIFFERENT[run.__name__] = Case(run.__name__, run, "fake", kinds, ranks, own_cache, marked_line(run))
+        DIFFERENT[run.__name__] = Case(run.__name__, run, "fake", kinds, ranks, caches, marked_lines(run))
 
     return add
 
 
-def equal(group: str = "gloo", ranks: int = 2) -> Callable[[Callable[[int, bool], None]], None]:
+def equal(group: str = "gloo", ranks: int = 2, caches: str = "off") -> Callable[[Callable[[int, bool], None]], None]:
     """Register a program that is equal on all ranks."""
 
     def add(run: Callable[[int, bool], None]) -> None:
-        EQUAL[run.__name__] = Case(run.__name__, run, group, (), ranks)
+        EQUAL[run.__name__] = Case(run.__name__, run, group, (), ranks, caches)
 
     return add
 
 
-def marked_line(run: Callable[[int, bool], None]) -> int:
-    """Line with the mark in a program; 0 without one."""
+def marked_lines(run: Callable[[int, bool], None]) -> tuple[int, ...]:
+    """Lines with the mark in a program: any of them is right."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     first = run.__code__.co_firstlineno
-    ends = (line for _, _, line in run.__code__.co_lines() if line)
-    nested = [const for const in run.__code__.co_consts if isinstance(const, types.CodeType)]
-    last = max((*ends, *(line for code in nested for _, _, line in code.co_lines() if line)), default=first)
-    return next((place for place in range(first, min(last + 6, len(lines))) if "# differs" in lines[place - 1]), 0)
+    last = next((place for place in range(first + 1, len(lines)) if lines[place - 1].startswith("@")), len(lines))
+    return tuple(place for place in range(first, last) if "# differs" in lines[place - 1])
 
 
 class Net(nn.Module):
@@ -85,14 +85,32 @@ def net() -> Net:
     return Net().to(DEVICE[0])
 
 
+def world() -> dist.ProcessGroup:
+    """The group of all ranks."""
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD
+
+
 def rand(*sizes: int, dtype: torch.dtype = torch.float32, requires_grad: bool = False) -> Tensor:
     """Random numbers on this rank's device."""
     return torch.randn(sizes, dtype=dtype, device=DEVICE[0], requires_grad=requires_grad)
 
 
-def train(model: nn.Module, steps: int = 2, size: int = 8) -> None:
+def train(model: Callable[[Tensor], Tensor], steps: int = 2, size: int = 8) -> None:
     for _ in range(steps):
         model(rand(size, 16)).pow(2).mean().backward()
+
+
+def train_in_one_graph(compiled_autograd: bool) -> None:
+    """A step with its backward, which compiled autograd may compile."""
+    model = net()
+
+    @torch.compile
+    def step(x: Tensor) -> None:
+        model(x).pow(2).mean().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=compiled_autograd):
+        step(rand(8, 16))
 
 
 # Equal programs -----------------------------------------------------------------------------------------------------
@@ -128,8 +146,8 @@ def ddp(rank: int, odd: bool) -> None:
 
 @equal()
 def ddp_two_buckets(rank: int, odd: bool) -> None:
-    layers = nn.Sequential(Net(), nn.Linear(4, 64), nn.Linear(64, 64)).to(DEVICE[0])
-    train(torch.compile(nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.001)))
+    layers = nn.Sequential(Net(), nn.Linear(4, 512), nn.Linear(512, 1024), nn.Linear(1024, 8)).to(DEVICE[0])
+    train(torch.compile(nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=1)))
 
 
 @equal()
@@ -146,8 +164,8 @@ def fsdp2(rank: int, odd: bool) -> None:
 def collectives_in_graph(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor) -> Tensor:
-        y = fun.all_reduce(x * 2, "sum", dist.group.WORLD)
-        return fun.all_gather_tensor(y + 1, 0, dist.group.WORLD).relu()
+        y = fun.all_reduce(x * 2, "sum", world())
+        return fun.all_gather_tensor(y + 1, 0, world()).relu()
 
     step(rand(8, 4))
 
@@ -191,8 +209,65 @@ def four_ranks(rank: int, odd: bool) -> None:
 
 @equal()
 def compiled_backward_of_all(rank: int, odd: bool) -> None:
-    with torch._dynamo.config.patch(compiled_autograd=True):
-        train(torch.compile(net()))
+    train_in_one_graph(compiled_autograd=True)
+
+
+@equal()
+def fsdp2_of_compiled_blocks(rank: int, odd: bool) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3))).to(DEVICE[0])
+    for block in blocks:
+        block.compile()
+        fully_shard(block)
+    fully_shard(blocks)
+    train(blocks)
+
+
+@equal()
+def tensor_parallel(rank: int, odd: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(DEVICE[0].type, (2,))
+    model = parallelize_module(net(), mesh, {"a": ColwiseParallel(), "b": RowwiseParallel()})
+    train(torch.compile(model))
+
+
+@equal(ranks=4)
+def mesh_of_two_by_two(rank: int, odd: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(DEVICE[0].type, (2, 2), mesh_dim_names=("data", "tensor"))
+    group = mesh["tensor"].get_group()
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return fun.all_reduce(x.sin(), "sum", group) + 1
+
+    step(rand(8, 4))
+
+
+@equal()
+def own_slice_of_a_tensor(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        first = dist.get_rank() * 4
+        return x[first : first + 4].sin()
+
+    step(rand(8, 4))
+
+
+@equal()
+def other_data_on_each_rank(rank: int, odd: bool) -> None:
+    torch.manual_seed(rank)
+    with torch.autocast(DEVICE[0].type, torch.bfloat16):
+        train(torch.compile(Net(0.1).to(DEVICE[0])))
+
+
+@equal(caches="shared")
+def cold_cache_that_ranks_share(rank: int, odd: bool) -> None:
+    train(torch.compile(net()))
 
 
 # Programs in which one rank differs ---------------------------------------------------------------------------------
@@ -287,7 +362,7 @@ def extra_break(rank: int, odd: bool) -> None:
 def recompiles_alone(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor, flag: bool) -> Tensor:  # differs
-        return x.sin() if flag else x.cos()
+        return x.sin() if flag else x.cos()  # differs
 
     step(rand(8, 4), True)
     step(rand(8, 4), not odd)
@@ -297,7 +372,7 @@ def recompiles_alone(rank: int, odd: bool) -> None:
 def other_recompile_limit(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor, number: str) -> Tensor:  # differs
-        return x.sin() if number else x
+        return x.sin() if number else x  # differs
 
     with torch._dynamo.config.patch(recompile_limit=2 if odd else 8):
         for number in "abcd":
@@ -310,7 +385,7 @@ def inductor_config(rank: int, odd: bool) -> None:
         torch.compile(lambda x: x.sin().cos())(rand(8, 4))
 
 
-@differs("cache", own_cache=True)
+@differs("cache", caches="own")
 def cache_hit_on_one(rank: int, odd: bool) -> None:
     if odd:
         torch.compile(net().eval())(rand(8, 16))
@@ -340,7 +415,7 @@ def collective_missing(rank: int, odd: bool) -> None:
     def step(x: Tensor) -> Tensor:
         y = x * 2
         if not odd:
-            y = fun.all_reduce(y, "sum", dist.group.WORLD)  # differs
+            y = fun.all_reduce(y, "sum", world())  # differs
         return y + 1
 
     step(rand(8, 4))
@@ -351,10 +426,10 @@ def collectives_in_other_order(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if odd:
-            b = fun.all_gather_tensor(y, 0, dist.group.WORLD)
-            return fun.all_reduce(x, "sum", dist.group.WORLD) + 1, b + 1
-        a = fun.all_reduce(x, "sum", dist.group.WORLD)  # differs
-        return a + 1, fun.all_gather_tensor(y, 0, dist.group.WORLD) + 1
+            b = fun.all_gather_tensor(y, 0, world())
+            return fun.all_reduce(x, "sum", world()) + 1, b + 1
+        a = fun.all_reduce(x, "sum", world())  # differs
+        return a + 1, fun.all_gather_tensor(y, 0, world()) + 1
 
     step(rand(8, 4), rand(8, 4))
 
@@ -364,7 +439,7 @@ def collective_of_other_size(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor) -> Tensor:
         part = x[:4] if odd else x
-        return fun.all_reduce(part * 2, "sum", dist.group.WORLD) + 1  # differs
+        return fun.all_reduce(part * 2, "sum", world()) + 1  # differs
 
     step(rand(8, 4))
 
@@ -373,18 +448,18 @@ def collective_of_other_size(rank: int, odd: bool) -> None:
 def collective_with_other_operation(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor) -> Tensor:
-        return fun.all_reduce(x * 2, "max" if odd else "sum", dist.group.WORLD) + 1  # differs
+        return fun.all_reduce(x * 2, "max" if odd else "sum", world()) + 1  # differs
 
     step(rand(8, 4))
 
 
 @differs("collectives")
 def collective_in_other_group(rank: int, odd: bool) -> None:
-    pair = dist.new_group([0, 1])
+    pair: Any = dist.new_group([0, 1])
 
     @torch.compile
     def step(x: Tensor) -> Tensor:
-        return fun.all_reduce(x * 2, "sum", pair if odd else dist.group.WORLD) + 1  # differs
+        return fun.all_reduce(x * 2, "sum", pair if odd else world()) + 1  # differs
 
     step(rand(8, 4))
 
@@ -413,7 +488,7 @@ def stops_while_it_compiles(rank: int, odd: bool) -> None:
         return graph
 
     def step(x: Tensor) -> Tensor:  # differs
-        return fun.all_reduce(x.sin(), "sum", dist.group.WORLD)
+        return fun.all_reduce(x.sin(), "sum", world())
 
     torch.compile(step, backend=backend)(rand(8, 4))
 
@@ -448,13 +523,13 @@ def one_more_function(rank: int, odd: bool) -> None:
 
 @differs("compiled autograd", "configuration")
 def compiled_autograd_on_one(rank: int, odd: bool) -> None:
-    with torch._dynamo.config.patch(compiled_autograd=odd):
-        train(torch.compile(net()))
+    train_in_one_graph(compiled_autograd=odd)
 
 
 @differs("torch version")
 def torch_version(rank: int, odd: bool) -> None:
-    torch.__version__ = "2.12.1" if odd else torch.__version__
+    if odd:
+        torch.__version__ = type(torch.__version__)("2.12.1")
     torch.compile(lambda x: x.sin())(rand(8, 4))
 
 
@@ -492,7 +567,9 @@ def skipped_frame(rank: int, odd: bool) -> None:
     def step(x: Tensor) -> Tensor:  # differs
         return x.sin()
 
-    torch.compile(torch.compiler.disable(step) if odd else step)(rand(8, 4))
+    with torch.compiler.set_stance("force_eager" if odd else "default"):
+        torch.compile(step)(rand(8, 4))
+    torch.compile(net())(rand(8, 16))
 
 
 @differs("failure", "graph break")

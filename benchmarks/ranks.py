@@ -64,7 +64,7 @@ def _start(case: Any, rank: int, folder: Path, shared: Path, private: Path) -> i
         return process
     try:
         odd = rank == 1 and bool(case.kinds)
-        cache = private / f"cache_{rank}" if case.own_cache else shared
+        cache = {"own": private / f"cache_{rank}", "shared": private / "cache"}.get(case.caches, shared)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
         _run_rank(case, rank, odd, folder, private)
     except BaseException:  # noqa: BLE001  the process of a rank ends here in any case
@@ -82,22 +82,24 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
     from benchmarks.rank_programs import DEVICE, StartAgainError
 
     torch.manual_seed(0)
-    torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = case.own_cache
+    torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = case.caches != "off"
     if torch.cuda.device_count() >= case.ranks:
         torch.cuda.set_device(rank)
         DEVICE[0] = torch.device("cuda", rank)
     group = "nccl" if case.group == "gloo" and DEVICE[0].type == "cuda" else case.group
     if case.group == "gloo":
-        store: Any = dist.FileStore(str(private / "store"), case.ranks)
+        store: Any = dist.FileStore(  # type: ignore[attr-defined]
+            str(private / "store"), case.ranks
+        )
     else:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         store = FakeStore()
     dist.init_process_group(group, store=store, rank=rank, world_size=case.ranks)
-    handler = _internal.LOG_TRACE_HANDLER
+    handler: Any = _internal.LOG_TRACE_HANDLER
     handler.root_dir = str(private)
     try:
-        if case.own_cache:
+        if case.caches == "own":
             case.run(rank, odd)
     except StartAgainError:
         odd = False
@@ -114,8 +116,8 @@ def result_of(case: Any, folder: Path) -> dict[str, Any]:
     logs = {log.rank if log.rank is not None else number: log for number, log in enumerate(read_logs(folder))}
     found = differences_between(logs)
     listed = [f"{each.kind}: {each.words} ({each.file.rpartition('/')[2]}:{each.line})" for each in found]
-    right = [each for each in found if each.kind in case.kinds and (not case.line or each.line == case.line)]
-    return {"ranks": len(logs), "line": case.line, "differences": listed, "right": bool(right)}
+    right = [each for each in found if each.kind in case.kinds and (not case.lines or each.line in case.lines)]
+    return {"ranks": len(logs), "lines": case.lines, "differences": listed, "right": bool(right)}
 
 
 def main(words: Sequence[str] | None = None) -> None:

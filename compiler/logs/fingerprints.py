@@ -1,17 +1,19 @@
 """What one rank compiled, reduced to the facts that must be equal on all ranks of a job.
 
 Times, addresses, folders, device numbers and names that torch numbers or hashes are left out: they differ between ranks
-that do the same. Payloads are compared by digest first, and read as text only where digests differ.
+that do the same. Payloads are compared as bytes first, and read as text only where they differ.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import linecache
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +40,8 @@ STAGE_OF = {
 """Event or artifact -> the kind of fact, in the order in which a compilation makes them."""
 KINDS = tuple(dict.fromkeys(STAGE_OF.values()))
 _CACHES = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
+CHANGED = "changed"
+"""The key in `Compiled.configs` of settings that are not the default, as code; other keys are torch's packages."""
 _CONFIGS = {"dynamo_config": "dynamo", "inductor_config": "inductor", "functorch_config": "functorch",
             "compiler_config": "compiler"}  # fmt: skip
 _PER_PROCESS = {
@@ -45,6 +49,8 @@ _PER_PROCESS = {
     "compile_threads", "worker_start_method",
 }  # fmt: skip
 """Settings that may differ between processes and change no code."""
+
+_SETTING = re.compile(r"^torch\._(dynamo|inductor|functorch)\.config\.([\w.]+) = (.*)$", re.MULTILINE)
 
 _LINE = re.compile(r"# File: (?P<file>.+?):(?P<line>\d+) in (?P<function>[^,]+)(?:, code: (?P<code>.*))?$")
 _LINE_OF_GUARD = re.compile(r"#\s*(?:(?P<code>[^#]*?)\s*#\s*)?(?P<file>[^\s#]+\.py):(?P<line>\d+) in (?P<function>\S+)")
@@ -66,14 +72,18 @@ _NOISE = (
 """Parts of a text that differ between equal ranks, and what replaces them."""
 _SYMBOL = re.compile(r"\b([su])(\d+)\b")
 _DEFINED = re.compile(r"^\s*(\w+)(?:: \"[^\"]*\")? = ")
+_ALIAS = re.compile(r"(\w+) = (L_\w+)$")
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\()")
 _NUMBER = re.compile(r"(\d+)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), None\)")
 _TENSOR = re.compile(r'(\w+)(?:\[([^\]]*)\])(?:\[[^\]]*\])?')  # fmt: skip
 _BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "b8": 1, "c64": 8}
+_OF_TORCH = re.compile(r"(?:^|/)torch/(?:distributed|_\w+|nn|ops)/")
+_LINES_SEARCHED = 20
 _COLLECTIVE = re.compile(
     r"torch\.ops\._c10d_functional\.(?P<name>(?!wait_tensor)\w+?)_?(?:\.default|\.\w+)?\((?P<arguments>[^)]*)\)"
 )
-_TYPED = re.compile(r'(\w+): "(\w+\[[^"]*)"')
+_TYPED = re.compile(r'(\w+): "([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,7 @@ class Compiled:
     facts: dict[str, list[Event]] = field(default_factory=dict)
     caches: dict[str, list[tuple[str, str, float]]] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
+    configs: dict[str, str] = field(default_factory=dict)
     attempts: int = 1
 
     @property
@@ -155,9 +166,7 @@ class RankFacts:
     rank: int
     compilations: dict[Key, Compiled] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
-    settings_at: dict[str, str] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] | None = None
     mismatch_reports: int = 0
     start: float = 0.0
     end: float = 0.0
@@ -186,6 +195,8 @@ class _Reader:
         self.log, self.facts = log, RankFacts(rank)
         self._by_id: dict[str, Compiled] = {}
         self._frames: dict[tuple[str, str, int], dict[str, int]] = {}
+        self._code: dict[str, Place] = {}
+        self._texts: dict[str, str] = {}
 
     def read(self) -> RankFacts:
         kinds = ("dynamo_start", "artifact", "compilation_metrics", *STAGE_OF)
@@ -210,7 +221,7 @@ class _Reader:
         elif name == "inductor_spmd_graph_mismatch":
             self.facts.mismatch_reports += 1
         elif name == "fx_graph_runnable":
-            self.facts.environment |= dict(_environment(event.payload))
+            self._read_runnable(event)
         elif cache := _CACHES.match(name):
             outcome = (cache[2], event.payload, event.seconds)
             self._compiled(event).caches.setdefault(cache[1], []).append(outcome)
@@ -219,23 +230,28 @@ class _Reader:
 
     def _begin(self, event: Event) -> None:
         known = self._by_id.get(event.compile_id)
-        if known is not None:  # analysis started again: what the attempt before logged is void
+        if known is not None and known.stack:  # analysis starts again: what the attempt before logged is void
             known.attempts += 1
             for kind in (*GRAPHS, "guards"):
                 known.facts.pop(STAGE_OF.get(kind, kind), None)
             return
         stack = tuple(_places(event, self.log.strings))
-        code = stack[-1] if stack else Place(function=event.compile_id)
-        self._add(event, code, stack)
+        self._add(event, stack, known)
 
-    def _add(self, event: Event, code: Place, stack: tuple[Place, ...]) -> Compiled:
+    def _add(self, event: Event, stack: tuple[Place, ...], known: Compiled | None = None) -> Compiled:
+        """Add the compilation of an event; `known` holds what was logged of it before its start."""
         frame_id, _, number = event.compile_id.rpartition("/")
+        name = "compiled autograd" if event.compile_id.startswith("!") else event.compile_id or "no compilation"
+        code = self._code.setdefault(frame_id, stack[-1]) if stack else self._code.get(frame_id, Place(function=name))
         autograd = "backward graph of " if event.compile_id.startswith("!") else ""
-        name = (f"{autograd}{code.function}", code.file, code.line)
-        frames = self._frames.setdefault(name, {})
+        named = (f"{autograd}{code.function}", code.file, code.line)
+        frames = self._frames.setdefault(named, {})
         frame = frames.setdefault(frame_id, len(frames))
-        key = Key(*name, frame, int(number) if number.isdecimal() else 0)
+        key = Key(*named, frame, int(number) if number.isdecimal() else 0)
         compiled = Compiled(key, event.compile_id, event.seconds, event.seconds, stack)
+        if known is not None:
+            self.facts.compilations.pop(known.key, None)
+            compiled.facts, compiled.caches = known.facts, known.caches
         self._by_id[event.compile_id] = compiled
         return self.facts.compilations.setdefault(key, compiled)
 
@@ -243,8 +259,7 @@ class _Reader:
         """The compilation of an event; one is added if its start was not logged (as of compiled autograd)."""
         found = self._by_id.get(event.compile_id)
         if found is None:
-            name = "compiled autograd" if event.compile_id.startswith("!") else event.compile_id or "no compilation"
-            found = self._add(event, Place(function=name), ())
+            found = self._add(event, ())
         if not found.metrics:
             found.last = max(found.last, event.seconds)
         return found
@@ -258,12 +273,15 @@ class _Reader:
             if event.fields.get(name):
                 self.facts.versions[name.removesuffix("_version")] = str(event.fields[name])
         for source, prefix in _CONFIGS.items():
-            for name, value in _settings(event.fields.get(source)):
-                full = f"{prefix}.{name}"
-                values = self.facts.settings.setdefault(full, value)
-                if value not in values.split("; "):  # set to something else for some compilations only
-                    self.facts.settings[full] = f"{values}; {value}"
-                self.facts.settings_at.setdefault(f"{full}={value}", event.compile_id)
+            if isinstance(text := event.fields.get(source), str):
+                compiled.configs[prefix] = self._texts.setdefault(text, text)
+
+    def _read_runnable(self, event: Event) -> None:
+        """The environment, and settings that were changed for one graph (as by `mode=`)."""
+        head = event.payload.partition("\nisolate_fails_code_str")[0]
+        self.facts.environment = (self.facts.environment or {}) | dict(_environment(head))
+        changed = "\n".join(line for line in head.splitlines() if _SETTING.match(line))
+        self._compiled(event).configs.setdefault(CHANGED, self._texts.setdefault(changed, changed))
 
     def _read_version(self, event: Event) -> None:
         try:
@@ -285,21 +303,38 @@ def _places(event: Event, strings: Mapping[int, str]) -> Iterator[Place]:
             yield Place(file, line if isinstance(line, int) else 0, str(frame.get("name", "")), str(frame.get("loc", "")))  # fmt: skip  # noqa: E501
 
 
-def _settings(text: object) -> Iterator[tuple[str, str]]:
+@lru_cache(maxsize=64)
+def settings_of(prefix: str, text: str) -> Mapping[str, str]:
+    """Settings by name from a configuration as it was logged, without those that may differ between processes."""
+    if prefix == CHANGED:
+        found = {f"{module}.{name}": _as_json(value) for module, name, value in _SETTING.findall(text)}
+    else:
+        try:
+            values = json.loads(text)
+        except ValueError:
+            return {}
+        items = values.items() if isinstance(values, dict) else ()
+        found = {f"{prefix}.{name}": _json_in_order(value) for name, value in items}
+    return {name: canonical(value) for name, value in found.items() if name.partition(".")[2] not in _PER_PROCESS}
+
+
+def _json_in_order(value: object) -> str:
+    """A value in JSON; a list is sorted, as it may have been a set."""
+    listed = sorted(map(str, value)) if isinstance(value, list | tuple | set) else value
+    return json.dumps(listed, sort_keys=True)
+
+
+def _as_json(value: str) -> str:
+    """A Python literal in JSON, as other events have it; other expressions as they are."""
     try:
-        values = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        return
-    for name, value in values.items() if isinstance(values, dict) else ():
-        if name not in _PER_PROCESS:
-            in_order = sorted(map(str, value)) if isinstance(value, list) else value
-            yield name, canonical(json.dumps(in_order, sort_keys=True))
+        return _json_in_order(ast.literal_eval(value))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return value
 
 
-def _environment(runnable: str) -> Iterator[tuple[str, str]]:
-    head = runnable.partition("\nimport torch\n")[0]
+def _environment(head: str) -> Iterator[tuple[str, str]]:
     for name, value in re.findall(r"^os\.environ\['(\w+)'\] = '(.*)'$", head, re.MULTILINE):
-        if not name.endswith(("_DIR", "_TRACE", "_PATH", "_FILE", "RUN_ID", "RANK")):
+        if not name.startswith("_") and not name.endswith(("_DIR", "_TRACE", "_PATH", "_FILE", "RUN_ID", "RANK")):
             yield name, canonical(value)
 
 
@@ -321,9 +356,20 @@ def lines_of(event: Event, kind: str) -> tuple[Line, ...]:
     if kind == "kernels":
         return tuple(_code_lines(event.payload))
     if kind == "recompilation":
-        reasons = (re.sub(r"^\s*-?\s*\d+/\d+: ", "", text) for text in event.payload.splitlines() if text.strip())
+        reasons = (re.sub(r"^\s*-?\s*\d+/\d+: ", "", text) for text in reasons_of(event.payload))
         return tuple(Line(canonical(text), text, _guard_place(text)) for text in reasons)
     return tuple(_graph_lines(event.payload))
+
+
+def reasons_of(payload: str) -> list[str]:
+    """The reasons of a recompilation: a JSON list, or a line each."""
+    try:
+        values = json.loads(payload)
+    except ValueError:
+        values = payload.splitlines()
+    reasons = values if isinstance(values, list) else [values]
+    texts = (str(reason).partition("User stack trace:")[0] for reason in reasons)
+    return [" ".join(text.split()) for text in texts if text.strip()]
 
 
 def _graph_lines(text: str) -> Iterator[Line]:
@@ -337,15 +383,18 @@ def _graph_lines(text: str) -> Iterator[Line]:
         if not stripped or stripped.startswith(("#", "class ")):
             continue
         if stripped.startswith("def forward(self, "):
-            yield from (Line(_renamed(part, names, symbols), part) for part in stripped.split(", "))
+            inputs = sorted(f"{name}: {of}" for name, of in _TYPED.findall(stripped))
+            yield from (Line(_renamed(each, names, symbols), each) for each in inputs)
             continue
-        if (defined := _DEFINED.match(line)) and "torch" in line:
+        if _ALIAS.match(stripped):
+            continue
+        if defined := _DEFINED.match(line):
             names.setdefault(defined[1], f"value{len(names)}")
         yield Line(_renamed(stripped.partition(";")[0], names, symbols), stripped.partition(";  ")[0], place)
 
 
 def _renamed(text: str, names: Mapping[str, str], symbols: dict[str, str]) -> str:
-    text = re.sub(r"\b\w+\b", lambda word: names.get(word[0], word[0]), text)
+    text = _NAME.sub(lambda word: names.get(word[0], word[0]), text)
     text = _SYMBOL.sub(lambda word: symbols.setdefault(word[0], f"{word[1]}_{len(symbols)}"), text)
     return canonical(text).partition("  #")[0]
 
@@ -432,9 +481,42 @@ def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collect
             if "_c10d_functional" not in text:
                 continue
             types = dict(_TYPED.findall(text))
-            for line in _graph_lines(text):
+            aliases = (_ALIAS.match(line.strip()) for line in text.splitlines())
+            types |= {alias[1]: types.get(alias[2], "") for alias in aliases if alias is not None}
+            lines = list(_graph_lines(text))
+            for number, line in enumerate(lines):
                 if found := _COLLECTIVE.search(line.text):
-                    yield _collective(found, types, line.place, compiled.id)
+                    yield _collective(found, types, _users_place(lines, number, found["name"], compiled), compiled.id)
+
+
+def _users_place(lines: Sequence[Line], number: int, name: str, compiled: Compiled) -> Place:
+    """The user's line that calls a collective, where the graph names torch's line inside of the function it calls.
+
+    It is between the lines of the operations before and after it; the file tells which, if it is here and unchanged.
+    """
+    if not _OF_TORCH.search(lines[number].place.file):
+        return lines[number].place
+    users = [
+        (place, line.place)
+        for place, line in enumerate(lines)
+        if line.place.line and not _OF_TORCH.search(line.place.file)
+    ]
+    before = next((place for at, place in reversed(users) if at < number), compiled.place)
+    after = next((place for at, place in users if at > number and place.file == before.file), None)
+    last = after.line if after is not None and after.line >= before.line else before.line + _LINES_SEARCHED
+    source = _source(before)
+    word = name.removesuffix("_coalesced").partition("_into_tensor")[0].removesuffix("_tensor")
+    for line in range(before.line, min(last, len(source)) + 1):
+        if word in source[line - 1]:
+            return Place(before.file, line, before.function, source[line - 1].strip())
+    return before
+
+
+def _source(place: Place) -> list[str]:
+    """Lines of a file of this machine, if it holds the logged code at the logged line; else none."""
+    lines = linecache.getlines(place.file) if place.file.endswith(".py") else []
+    fits = 0 < place.line <= len(lines) and (not place.code or lines[place.line - 1].strip() == place.code.strip())
+    return lines if fits else []
 
 
 def _collective(found: re.Match[str], types: Mapping[str, str], place: Place, compile_id: str) -> Collective:

@@ -1,0 +1,566 @@
+"""Where the ranks of a job differ, why, and which ranks wait for which.
+
+Equal ranks form a group. The largest group is the reference (the group of the lowest rank if two are as large); every
+other group is compared with it. A difference that follows from an earlier one in the same compilation is listed with
+that one: another captured graph has other kernels, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from compiler.logs.events import Event, Log
+from compiler.logs.fingerprints import (
+    CHANGED,
+    KINDS,
+    Collective,
+    Compiled,
+    Key,
+    Line,
+    Place,
+    RankFacts,
+    collectives_of,
+    facts_of,
+    in_order,
+    lines_are_equal,
+    lines_of,
+    own_group_names,
+    saved_bytes,
+    settings_of,
+)
+from compiler.record.plain_text import pluralize
+
+LINES_SHOWN = 3
+_AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
+_GRAPHS = ("graph", *_AUTOGRAD)
+_NEVER_FIRST = {"tensors of kernels", "schedule of collectives"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first difference of a kind between `ranks` and `others`, the ranks of the reference.
+
+    `kind` is "graph", "input", "guards", "collectives", "recompilation", …; `words` is a sentence. `was` are the lines
+    of the others, `now` those of `ranks`. `hang` says who waits for whom because of it, "" if nobody does.
+    `follows` are the kinds that differ because of this difference; `more` is the number of later ones of this kind.
+    """
+
+    kind: str
+    words: str
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    compile_id: str = ""
+    function: str = ""
+    file: str = ""
+    line: int = 0
+    code: str = ""
+    was: tuple[str, ...] = ()
+    now: tuple[str, ...] = ()
+    hang: str = ""
+    follows: tuple[str, ...] = ()
+    more: int = 0
+
+    def __str__(self) -> str:
+        where = f" ({self.file}:{self.line})" if self.line else ""
+        return f"{self.kind}: {self.words}{where}" + (f" {self.hang}" if self.hang else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RankComparison:
+    """The groups of equal ranks, largest first, and where the others differ from the first group."""
+
+    groups: tuple[tuple[int, ...], ...]
+    differences: tuple[Difference, ...]
+
+
+def compare_ranks(logs: Mapping[int, Log]) -> RankComparison:
+    """Compare the ranks of a job by their logs."""
+    ranks = {number: facts_of(log, number) for number, log in sorted(logs.items())}
+    groups: list[list[int]] = []
+    for number, facts in ranks.items():
+        group = next((group for group in groups if not _Pair(ranks[group[0]], facts).differ()), None)
+        groups.append([number]) if group is None else group.append(number)
+    groups.sort(key=lambda group: (-len(group), group[0]))
+    found: list[Difference] = []
+    reference = ranks[groups[0][0]] if groups else RankFacts(0)
+    for group in groups[1:]:
+        pair = _Pair(reference, ranks[group[0]])
+        found += (replace(each, ranks=tuple(group), others=tuple(groups[0])) for each in pair.differences())
+    found += _group_differences(ranks)
+    return RankComparison(tuple(map(tuple, groups)), tuple(_first_of_each_kind(found)))
+
+
+def differences_between(logs: Mapping[int, Log]) -> tuple[Difference, ...]:
+    """The first difference of each kind between the ranks of a job; empty if all are equal."""
+    return compare_ranks(logs).differences
+
+
+def _first_of_each_kind(found: Sequence[Difference]) -> Iterator[Difference]:
+    counts = Counter((each.kind, each.ranks) for each in found)
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    for each in found:
+        if (key := (each.kind, each.ranks)) not in seen:
+            seen.add(key)
+            yield replace(each, more=counts[key] - 1)
+
+
+class _Pair:
+    """Compares a rank, `b`, with a rank of the reference, `a`."""
+
+    def __init__(self, a: RankFacts, b: RankFacts) -> None:
+        self.a, self.b = a, b
+        self.names = f"rank {a.rank}", f"rank {b.rank}"
+        self._own_numbers = False
+
+    def differ(self) -> bool:
+        return next(self._all(), None) is not None
+
+    def differences(self) -> list[Difference]:
+        return list(self._all())
+
+    def _all(self) -> Iterator[Difference]:
+        yield from self._process_differences()
+        ended = self._end()
+        if ended is not None:
+            yield ended
+        yield from self._compilations(ended)
+
+    def _difference(self, kind: str, words: str, compiled: Compiled | None, place: Place | None = None, **more: object) -> Difference:  # fmt: skip  # noqa: E501
+        of = place if place is not None and place.line else compiled.place if compiled is not None else Place()
+        compile_id = compiled.id if compiled is not None else ""
+        found = Difference(kind, words, (self.b.rank,), (self.a.rank,), compile_id, of.function, of.file, of.line, of.code)  # fmt: skip  # noqa: E501
+        return replace(found, **more)  # type: ignore[arg-type]
+
+    # Facts of the process
+
+    def _process_differences(self) -> Iterator[Difference]:
+        a, b = self.a, self.b
+        first = next(iter(b.compilations.values()), None)
+        for kind, one, other in (("torch version", a.versions, b.versions), ("environment", a.environment, b.environment)):  # fmt: skip  # noqa: E501
+            if one is None or other is None:
+                continue
+            changed = _changes(one, other) if kind == "environment" else _shared_changes(one, other)
+            if changed:
+                yield self._difference(kind, self._changed_words(changed), first, was=_column(changed, 1), now=_column(changed, 2))  # fmt: skip  # noqa: E501
+        yield from self._setting_differences()
+
+    def _setting_differences(self) -> Iterator[Difference]:
+        """The settings that differ at the first compilation that both ranks made with different ones."""
+        for key, one in self.a.compilations.items():
+            other = self.b.compilations.get(key)
+            if other is None or one.configs == other.configs:
+                continue
+            changed = sorted(_shared_changes(_settings(one), _settings(other)))
+            if changed:
+                words = self._changed_words(changed)
+                yield self._difference("configuration", words, other, was=_column(changed, 1), now=_column(changed, 2))
+                return
+
+    def _changed_words(self, changed: Sequence[tuple[str, str, str]]) -> str:
+        name, was, now = changed[0]
+        more = f"; {pluralize(len(changed) - 1, 'more value')} differ{'s' if len(changed) == 2 else ''}" if changed[1:] else ""  # fmt: skip  # noqa: E501
+        return f"`{name}` is {was or 'unset'} on {self.names[0]} and {now or 'unset'} on {self.names[1]}{more}"
+
+    # The end of the log
+
+    def _end(self) -> Difference | None:
+        """A rank whose log ends inside a compilation that the other rank has finished."""
+        for rank, other, name, other_name in (
+            (self.b, self.a, self.names[1], self.names[0]), (self.a, self.b, self.names[0], self.names[1])
+        ):  # fmt: skip
+            last = rank.unfinished
+            if last is None:
+                continue
+            same = other.compilations.get(last.key)
+            if same is not None and same.metrics:
+                words = (
+                    f"the log of {name} ends while it compiles `{last.key.function}` ({last.id}); "
+                    f"{other_name} finished that compilation"
+                )
+                return self._difference("end of the log", words, last, hang=self._wait_words(other, same, name, other_name))  # fmt: skip  # noqa: E501
+        return None
+
+    def _wait_words(self, waiting: RankFacts, since: Compiled, name: str, other_name: str) -> str:
+        """Where a rank waits for one that went no further than a compilation."""
+        reached = False
+        for compiled in waiting.compilations.values():
+            reached = reached or compiled is since
+            if reached and (found := next(collectives_of(compiled), None)) is not None:
+                where = f"at {_short(found.place)} (graph {compiled.id})"
+                return f"{_capital(name)} never reached {found}; {other_name} waits there, {where}."
+        return f"{_capital(other_name)} waits for it at its next collective, which is outside of compiled graphs."
+
+    # Compilations
+
+    def _compilations(self, ended: Difference | None) -> Iterator[Difference]:
+        a, b = self.a.compilations, self.b.compilations
+        absent = {rank.rank for rank in (self.a, self.b) if rank.unfinished is not None}
+        resumed = False
+        missing: list[tuple[Key, RankFacts, RankFacts]] = []
+        for key in _merged(list(a), list(b)):
+            if key in a and key in b:
+                found = list(self._compilation(a[key], b[key], absent))
+                resumed = resumed or any(each.kind in ("graph break", "failure") for each in found)
+                yield from found
+            else:
+                missing.append((key, self.a, self.b) if key in a else (key, self.b, self.a))
+        yield from self._missing(missing, ended is not None or resumed)
+        if not missing and not in_order(a, b):
+            yield self._difference("order", "the ranks compile the same functions in another order", next(iter(b.values())))  # fmt: skip  # noqa: E501
+
+    def _missing(self, missing: Sequence[tuple[Key, RankFacts, RankFacts]], explained: bool) -> Iterator[Difference]:
+        """Compilations that only one of the ranks made."""
+        left = list(missing)
+        for key, has, lacks in missing:
+            compiled = has.compilations[key]
+            if explained and (key.function.startswith("torch_dynamo_resume") or lacks.unfinished is not None):
+                continue
+            moved = next((each for each in left if _is_same_code(each, key, has)), None)
+            if moved is not None:
+                if has is self.a:
+                    yield self._moved(compiled, moved[1].compilations[moved[0]])
+                continue
+            yield self._alone(compiled, has, lacks)
+
+    def _moved(self, a: Compiled, b: Compiled) -> Difference:
+        words = (
+            f"`{a.key.function}` is at line {a.key.line} of {_name(a.key.file)} on {self.names[0]}, "
+            f"and at line {b.key.line} of {_name(b.key.file)} on {self.names[1]}: not the same source"
+        )
+        return self._difference("source", words, b)
+
+    def _alone(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> Difference:
+        who, other = f"rank {has.rank}", f"rank {lacks.rank}"
+        reasons = [
+            line for event in compiled.facts.get("recompilation", ()) for line in lines_of(event, "recompilation")
+        ]
+        seconds = f"{compiled.seconds:.1f} s"
+        waits = self._delay_words(compiled, has, lacks)
+        now = tuple(line.text for line in reasons[:LINES_SHOWN])
+        was, now = ((), now) if has is self.b else (now, ())
+        if compiled.key.number or reasons:
+            why = f": {reasons[0].text.partition(' # ')[0].strip()}" if reasons else ""
+            words = f"{who} compiled `{compiled.key.function}` again ({compiled.id}, {seconds}), {other} did not{why}"
+            place = reasons[0].place if reasons else None
+            return self._difference("recompilation", words, compiled, place, was=was, now=now, hang=waits)
+        if compiled.key.function.startswith(("compiled autograd", "backward graph of")):
+            words = f"{who} compiles its backward with compiled autograd ({compiled.id}), {other} does not"
+            return self._difference("compiled autograd", words, compiled, hang=waits)
+        last = next(reversed(lacks.compilations.values()), None)
+        after = f"; its log ends after `{last.key.function}` ({last.id})" if last and lacks.end < compiled.start else ""
+        words = f"{who} compiled `{compiled.key.function}` ({compiled.id}, {seconds}), {other} did not{after}"
+        return self._difference("compilations", words, compiled, hang=waits)
+
+    def _delay_words(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> str:
+        """Who waits at which collective while one rank alone compiles; "" if no graph has a collective."""
+        if own := next(collectives_of(compiled), None):
+            return (
+                f"Rank {has.rank} enters {own} at {_short(own.place)}, in a graph that rank {lacks.rank} doesn't have: "
+                "if nothing else calls it there, the job hangs."
+            )
+        found = next(iter(lacks.collectives), None)
+        if found is None:
+            return ""
+        return (
+            f"Meanwhile rank {lacks.rank} waits at its next collective, such as {found} at {_short(found.place)}; "
+            "compiling longer than the process group's timeout ends the job."
+        )
+
+    # Facts of one compilation
+
+    def _compilation(self, a: Compiled, b: Compiled, absent: set[int]) -> Iterator[Difference]:
+        failed = self._failure(a, b)
+        self._own_numbers = False
+        changed = {kind: lines for kind in KINDS if (lines := self._changed(kind, a, b)) is not None}
+        if self._own_numbers:  # the graphs differ by the ranks' own numbers, and what is made of them, too
+            changed = {kind: lines for kind, lines in changed.items() if kind in ("graph", "graph break", "guards")}
+        cache = self._cache(a, b)
+        if cache is not None or absent:
+            changed = {kind: lines for kind, lines in changed.items() if lines[0] and lines[1]}
+        if failed is not None:
+            yield replace(failed, follows=tuple(changed))
+            return
+        kinds = [kind for kind in changed if kind not in _NEVER_FIRST]
+        yield from self._collective(a, b)
+        if kinds:
+            first = self._first(kinds, changed, a, b)
+            follows = [*dict.fromkeys(_group_of(kind) for kind in kinds[1:])]
+            if first is not None:
+                memory = _memory_words(a, b, self.names)
+                yield replace(first, follows=tuple(kind for kind in (*follows, memory) if kind and kind != first.kind))
+        if cache is not None:
+            yield cache
+
+    def _failure(self, a: Compiled, b: Compiled) -> Difference | None:
+        if not (a.metrics and b.metrics) or bool(a.metrics.get("fail_type")) == bool(b.metrics.get("fail_type")):
+            return None
+        failed, who, other = (b, *self.names[::-1]) if b.metrics.get("fail_type") else (a, *self.names)
+        reason = next(iter(str(failed.metrics.get("fail_reason") or "").strip().splitlines()), "")
+        line = failed.metrics.get("fail_user_frame_lineno")
+        place = Place(str(failed.metrics.get("fail_user_frame_filename")), line) if isinstance(line, int) else None
+        words = f"compiling `{failed.key.function}` ({failed.id}) failed on {who}: {reason}; it succeeded on {other}"
+        return self._difference("failure", words, failed, place)
+
+    def _changed(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
+        """The lines of both sides if a fact differs; None if it is equal, or differs by own rank numbers alone."""
+        one, other = a.facts.get(kind, []), b.facts.get(kind, [])
+        if [event.payload_raw for event in one] == [event.payload_raw for event in other]:
+            return None
+        left, right = _lines(one, kind), _lines(other, kind)
+        if len(left) == len(right):
+            pairs = list(zip(left, right, strict=True))
+            if all(lines_are_equal(x, y, self.a.rank, self.b.rank) for x, y in pairs):
+                self._own_numbers |= kind in _GRAPHS and any(x.same != y.same for x, y in pairs)
+                return None
+        if kind == "guards":
+            left, right = _without_common(left, right), _without_common(right, left)
+            left, right = self._without_own_numbers(left, right)
+            return (left, right) if left or right else None
+        return left, right
+
+    def _without_own_numbers(self, left: list[Line], right: list[Line]) -> tuple[list[Line], list[Line]]:
+        """Guards without pairs that differ only by each rank's own number."""
+        rest = list(right)
+        kept: list[Line] = []
+        for line in left:
+            same = next((each for each in rest if lines_are_equal(line, each, self.a.rank, self.b.rank)), None)
+            rest.remove(same) if same is not None else kept.append(line)
+        return kept, rest
+
+    def _first(
+        self, kinds: Sequence[str], changed: Mapping[str, tuple[list[Line], list[Line]]], a: Compiled, b: Compiled
+    ) -> Difference | None:
+        """The difference that the others of a compilation follow from; None if it is one of collectives."""
+        kind = kinds[0]
+        left, right = changed[kind]
+        was, now = _first_change(left, right) if kind != "guards" else (left, right)
+        place = _place_of(was, now, left + right)
+        shown = {"was": _texts(was), "now": _texts(now)}
+        if kind == "graph" and any("_c10d_functional" in line.same for line in (*was[:1], *now[:1])):
+            return None
+        if kind in _AUTOGRAD:
+            return self._difference("autograd", self._autograd_words(changed, a, b), b, place, **shown)
+        if kind == "graph" and _is_input(was, now):
+            words = f"an input of `{b.key.function}` ({b.id}) is {_types(was)} on {self.names[0]} and {_types(now)} on {self.names[1]}"  # fmt: skip  # noqa: E501
+            return self._difference("input", words, b, place, **shown)
+        names = {"graph": "the captured graph", "kernels": "the generated code", "guards": "a guard", "graph break": "a graph break"}  # fmt: skip  # noqa: E501
+        words = f"{names.get(kind, f'the {kind}')} of `{b.key.function}` ({b.id}) differs: {_change_words(was, now, self.names)}"  # fmt: skip  # noqa: E501
+        return self._difference(kind, words, b, place, **shown)
+
+    def _autograd_words(self, changed: Mapping[str, object], a: Compiled, b: Compiled) -> str:
+        inference = [each for each in (a, b) if "inference graph" in each.facts]
+        if len(inference) == 1:
+            quiet, loud = self.names if inference[0] is a else self.names[::-1]
+            return f"`{b.key.function}` ({b.id}) is compiled for inference on {quiet}, with a backward on {loud}"
+        which = next(kind for kind in _AUTOGRAD if kind in changed)
+        return f"the {which} of `{b.key.function}` ({b.id}) differs, from the same captured graph"
+
+    def _collective(self, a: Compiled, b: Compiled) -> Iterator[Difference]:
+        """The first collective of a compilation at which two ranks differ. Names of groups are compared elsewhere."""
+        left, right = list(collectives_of(a)), list(collectives_of(b))
+        for place in range(max(len(left), len(right))):
+            one = left[place] if place < len(left) else None
+            other = right[place] if place < len(right) else None
+            if one is not None and other is not None and str(one) == str(other):
+                continue
+            if not (a.metrics and b.metrics):
+                return
+            words, hang = self._collective_words(one, other, place, b)
+            at = one or other
+            yield self._difference("collectives", words, b, at.place if at else None, hang=hang,
+                                   was=(str(one),) if one else (), now=(str(other),) if other else ())  # fmt: skip
+            return
+
+    def _collective_words(self, one: Collective | None, other: Collective | None, place: int, b: Compiled) -> tuple[str, str]:  # fmt: skip  # noqa: E501
+        number = f"collective {place + 1} of graph {b.id}"
+        if one is None or other is None:
+            present = one or other
+            here, absent = self.names if other is None else self.names[::-1]
+            words = f"{number} is {present} on {here}, and {absent} has none there"
+            hang = f"{_capital(here)} waits in {present}, which {absent} never enters: the job hangs there."
+            return words, hang if present else ""
+        words = f"{number} is {one} on {self.names[0]} and {other} on {self.names[1]}"
+        hang = f"{_capital(self.names[0])} waits in {one.name}, {self.names[1]} in {other.name}: neither can finish."
+        if one.name == other.name:
+            hang = f"Both call {one.name}, but with other arguments: the job hangs, fails, or mixes the values."
+        return words, hang
+
+    def _cache(self, a: Compiled, b: Compiled) -> Difference | None:
+        """A cache outcome that differs, unless one rank took from a shared cache what the other had just compiled."""
+        for cache in ("aotautograd", "fx_graph"):
+            left, right = a.caches.get(cache, []), b.caches.get(cache, [])
+            for one, other in zip(left, right, strict=False):
+                if one[0] == other[0]:
+                    continue
+                if _was_shared(one, other, a, b):
+                    return None
+                words = f"the {_CACHE_NAMES[cache]} cache of `{b.key.function}` ({b.id}) is a {one[0]} on {self.names[0]} and a {other[0]} on {self.names[1]}"  # fmt: skip  # noqa: E501
+                return self._difference("cache", words, b, was=(one[0],), now=(other[0],))
+        return None
+
+
+_CACHE_NAMES = {"aotautograd": "AOTAutograd", "fx_graph": "FX graph"}
+
+
+def _was_shared(one: tuple[str, str, float], other: tuple[str, str, float], a: Compiled, b: Compiled) -> bool:
+    hit, miss, slow = (one, other, b) if one[0] == "hit" else (other, one, a)
+    if (hit[0], miss[0]) != ("hit", "miss"):
+        return False
+    written = [event.seconds for event in slow.facts.get("kernels", ())]
+    return bool(written) and hit[2] > min(written)
+
+
+def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
+    """Collectives that equal ranks call in process groups of other names.
+
+    Ranks of a mesh have groups of their own, each with as many ranks as the others; a numbered group that one rank
+    alone calls, while others call another, is an error.
+    """
+    sizes = own_group_names(ranks)
+    for place in sorted({place for place, _ in sizes}):
+        at_place = {name: count for (where, name), count in sizes.items() if where == place}
+        if len(at_place) < 2 or (len(set(at_place.values())) == 1 and min(at_place.values()) > 1):
+            continue
+        if not all(name.isdecimal() for name in at_place):
+            continue
+        called = {number: facts.collectives[place] for number, facts in ranks.items() if place < len(facts.collectives)}
+        usual = max(at_place, key=lambda name: (at_place[name], -int(name)))
+        odd = tuple(number for number, each in called.items() if each.group != usual)
+        others = tuple(number for number, each in called.items() if each.group == usual)
+        found = called[odd[0]]
+        words = f"{found.name} is called in group {found.group} on {_rank_words(odd)} and in group {usual} on {_rank_words(others)}"  # fmt: skip  # noqa: E501
+        hang = f"{_capital(_rank_words(others))} and {_rank_words(odd)} wait for each other in different groups: the job hangs."  # fmt: skip  # noqa: E501
+        of = found.place
+        yield Difference("collectives", words, odd, others, found.compile_id, of.function, of.file, of.line, of.code, (f"group {usual}",), (f"group {found.group}",), hang)  # fmt: skip  # noqa: E501
+        return
+
+
+def _rank_words(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _merged(a: list[Key], b: list[Key]) -> list[Key]:
+    """The keys of both ranks in order of compilation."""
+    merged: list[Key] = []
+    for _, start, end, first, last in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        merged += (key for key in (*a[start:end], *b[first:last]) if key not in merged)
+    return list(dict.fromkeys(merged))
+
+
+def _is_same_code(each: tuple[Key, RankFacts, RankFacts], key: Key, has: RankFacts) -> bool:
+    other, owner, _ = each
+    same = (other.function, other.frame, other.number) == (key.function, key.frame, key.number)
+    return owner is not has and same and other.file.rpartition("/")[2] == key.file.rpartition("/")[2]
+
+
+def _changes(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    names = dict.fromkeys((*one, *other))
+    return [(name, one.get(name, ""), other.get(name, "")) for name in names if one.get(name) != other.get(name)]
+
+
+def _shared_changes(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Changes of values that both sides have: a log without a value says nothing of it."""
+    return [change for change in _changes(one, other) if change[1] and change[2]]
+
+
+def _settings(compiled: Compiled) -> dict[str, str]:
+    """The settings of a compilation, with those that were changed for its graph alone."""
+    ordered = sorted(compiled.configs.items(), key=lambda config: config[0] == CHANGED)
+    return {name: value for prefix, text in ordered for name, value in settings_of(prefix, text).items()}
+
+
+def _column(changed: Sequence[tuple[str, str, str]], which: int) -> tuple[str, ...]:
+    return tuple(f"{change[0]} = {change[which] or 'unset'}" for change in changed)
+
+
+def _lines(events: Sequence[Event], kind: str) -> list[Line]:
+    return [line for event in events for line in lines_of(event, kind)]
+
+
+def _without_common(lines: Sequence[Line], others: Sequence[Line]) -> list[Line]:
+    counts = Counter(line.same for line in others)
+    left: list[Line] = []
+    for line in lines:
+        if counts[line.same]:
+            counts[line.same] -= 1
+        else:
+            left.append(line)
+    return left
+
+
+def _first_change(left: Sequence[Line], right: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """The first lines that differ, of both sides: an input that both have, then operations, then other inputs."""
+    inputs = {line.text.partition(":")[0]: line for line in left if _declares_input(line)}
+    for line in right:
+        same = inputs.get(line.text.partition(":")[0]) if _declares_input(line) else None
+        if same is not None and same.same != line.same:
+            return [same], [line]
+    operations = [[line for line in side if not _declares_input(line)] for side in (left, right)]
+    for one, other in (operations, (left, right)):
+        matcher = SequenceMatcher(None, [line.same for line in one], [line.same for line in other], autojunk=False)
+        for tag, start, end, first, last in matcher.get_opcodes():
+            if tag != "equal":
+                return list(one[start:end]), list(other[first:last])
+    return [], []
+
+
+def _declares_input(line: Line) -> bool:
+    return not line.place.line and bool(re.match(r"\w+: \S", line.text)) and " = " not in line.text
+
+
+def _is_input(was: Sequence[Line], now: Sequence[Line]) -> bool:
+    return bool(was and now) and _declares_input(was[0]) and _declares_input(now[0])
+
+
+def _place_of(was: Sequence[Line], now: Sequence[Line], all_lines: Sequence[Line]) -> Place | None:
+    """The code of the first changed line; of an input, the first line that uses it."""
+    changed = next((line for line in (*now, *was) if line.place.line), None)
+    if changed is not None:
+        return changed.place
+    name = next((line.text.partition(":")[0].lower() for line in (*was, *now)), "")
+    uses = (
+        line.place for line in all_lines if line.place.line and name and re.search(rf"\b{re.escape(name)}\b", line.text)
+    )
+    return next(uses, None)
+
+
+def _types(lines: Sequence[Line]) -> str:
+    return f"`{lines[0].text.partition(': ')[2]}`"
+
+
+def _texts(lines: Sequence[Line]) -> tuple[str, ...]:
+    return tuple(line.text.strip() for line in lines[:LINES_SHOWN])
+
+
+def _change_words(was: Sequence[Line], now: Sequence[Line], names: tuple[str, str]) -> str:
+    if was and now:
+        return f"`{was[0].text.strip()}` on {names[0]}, `{now[0].text.strip()}` on {names[1]}"
+    line, name = (now[0], names[1]) if now else (was[0], names[0]) if was else (Line("", ""), "")
+    return f"`{line.text.strip()}` on {name} alone"
+
+
+def _memory_words(a: Compiled, b: Compiled, names: tuple[str, str]) -> str:
+    one, other = saved_bytes(a), saved_bytes(b)
+    if one == other or not (one and other):
+        return ""
+    return f"memory kept for the backward (estimate: {one:,} bytes on {names[0]}, {other:,} on {names[1]})"
+
+
+def _group_of(kind: str) -> str:
+    return "autograd" if kind in _AUTOGRAD else kind
+
+
+def _name(file: str) -> str:
+    return file.rpartition("/")[2]
+
+
+def _short(place: Place) -> str:
+    return f"{_name(place.file)}:{place.line}" if place.line else "an unknown line"
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
