@@ -99,7 +99,7 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
     handler: Any = _internal.LOG_TRACE_HANDLER
     handler.root_dir = str(private)
     try:
-        if case.caches == "own":
+        if case.caches == "own" and odd:
             case.run(rank, odd)
     except StartAgainError:
         odd = False
@@ -128,7 +128,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--at-once", type=int, default=1, help="programs that run at once (1)")
     parser.add_argument("--logs-only", action="store_true", help="write the logs, and compare nothing")
     args = parser.parse_args(words)
-    from benchmarks.rank_programs import DIFFERENT, EQUAL
+    from benchmarks.rank_differences import DIFFERENT
+    from benchmarks.rank_programs import EQUAL
 
     folder = args.keep or Path(tempfile.mkdtemp())
     cases = [case for name, case in (EQUAL | DIFFERENT).items() if not args.names or name in args.names]

@@ -154,7 +154,8 @@ class _Pair:
             other = self.b.compilations.get(key)
             if other is None or one.configs == other.configs:
                 continue
-            changed = sorted(_shared_changes(_settings(one), _settings(other)))
+            both = one.configs.keys() & other.configs.keys()
+            changed = sorted(_shared_changes(_settings(one, both), _settings(other, both)))
             if changed:
                 words = self._changed_words(changed)
                 yield self._difference("configuration", words, other, was=_column(changed, 1), now=_column(changed, 2))
@@ -467,9 +468,10 @@ def _shared_changes(one: Mapping[str, str], other: Mapping[str, str]) -> list[tu
     return [change for change in _changes(one, other) if change[1] and change[2]]
 
 
-def _settings(compiled: Compiled) -> dict[str, str]:
-    """The settings of a compilation, with those that were changed for its graph alone."""
-    ordered = sorted(compiled.configs.items(), key=lambda config: config[0] == CHANGED)
+def _settings(compiled: Compiled, sources: set[str]) -> dict[str, str]:
+    """The settings of a compilation from these sources, with those that were changed for its graph alone."""
+    logged = ((source, text) for source, text in compiled.configs.items() if source in sources)
+    ordered = sorted(logged, key=lambda config: config[0] == CHANGED)
     return {name: value for prefix, text in ordered for name, value in settings_of(prefix, text).items()}
 
 
