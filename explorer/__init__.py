@@ -9,6 +9,7 @@ explorer.lessons          exercises that check themselves
 explorer.check(f, x, w)     in tests: fails if the graph breaks or a call recompiles
 explorer.export(model, x)   torch.export of a call; explorer.save_and_load(model, x) tries each way to save a model
 tcompile explore f.py:f     in a terminal
+explorer.load_profile(path, job)  a profile of torch.profiler, beside the log of the same program
 explorer.targets()          the GPUs that `target=` (--target) accepts
 """
 
@@ -26,6 +27,7 @@ from explorer.entry.targets import targets
 from explorer.findings.decompose.op_levels import OpLevels, decompose
 from explorer.run.autograd_run import AutogradRun
 from explorer.run.old_names import new_name
+from explorer.run.profile import Profile, load_profile
 from explorer.run.run import Run, load
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "ChainRule",
     "CheckError",
     "OpLevels",
+    "Profile",
     "Run",
     "ShownStep",
     "autograd",
@@ -45,6 +48,7 @@ __all__ = [
     "lessons",
     "load",
     "load_ipython_extension",
+    "load_profile",
     "save_and_load",
     "targets",
     "unload_ipython_extension",

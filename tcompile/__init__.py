@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from explorer.entry.lessons import lessons
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import decompose
+    from explorer.run.profile import load_profile
     from explorer.run.run import Run, load
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "lessons",
     "load",
     "load_ipython_extension",
+    "load_profile",
     "open",
     "save_and_load",
     "targets",

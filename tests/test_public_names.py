@@ -13,7 +13,7 @@ import tcompile
 from compiler.backend import tcompile as backend
 
 FUNCTIONS = {
-    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "open",
+    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "load_profile", "open",
     "save_and_load", "targets",
 }  # fmt: skip
 CLASSES = {"CheckError", "Run"}
