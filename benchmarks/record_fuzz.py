@@ -7,7 +7,6 @@ so that each can be made again: half of them are changed in their bytes, half in
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import random
 import signal
@@ -22,6 +21,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mutators import TooSlowError, damage_bytes, damage_structure
 from compiler.record import Record, RecordError, UntrustedError
 from explorer.findings import capture_text
 from explorer.run import page as html
@@ -38,16 +38,6 @@ TABLES = (
     "peak_memory", "saved", "checks", "problems", "frames", "steps", "timings", "phases", "candidates", "kernel_times",
     "line_times", "advice", "stage_times", "estimates", "binaries",
 )  # fmt: skip
-ODD = (
-    None, True, -1, 0, 1, 2**31, 2**62, 10**25, -(2**63), 1.5, -0.0, 1e308, float("nan"), "", "x", "\x00", "\n", "0/0",
-    "-1", "9" * 30, "\U0001d518", "$\\frac{", "<b>", "javascript:alert(1)", "../../x", [], [[]], {}, {"x": []},
-    "source[cell].L2",
-)  # fmt: skip
-#: Replacements for a value.
-
-
-class TooSlowError(Exception):
-    """A mutant took longer than `SECONDS`."""
 
 
 def mutant(record: Record, seed: int) -> tuple[str, bytes]:
@@ -57,12 +47,12 @@ def mutant(record: Record, seed: int) -> tuple[str, bytes]:
     if chance.random() < 0.3:
         data = bytearray(_file(record.to_json(), suffix))
         for _ in range(chance.choice((1, 1, 2, 5, 20))):
-            _damage_bytes(data, chance)
+            damage_bytes(data, chance)
         return suffix, bytes(data)
     plain = json.loads(record.to_json())
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         with suppress(RecursionError):  # too deeply nested for Python to copy
-            _damage_structure(plain, chance)
+            damage_structure(plain, chance)
     return suffix, _file(json.dumps(plain), suffix)
 
 
@@ -90,58 +80,6 @@ def _blocks(plain: dict[str, Any]) -> Iterator[str]:
 def _block(kind: str, artifact: str, name: str, content: Any) -> str:
     data = b64encode(zlib.compress(json.dumps(content).encode(errors="surrogatepass"))).decode()
     return f'<script type="{kind}" data-artifact="{escape(str(artifact))}" data-part="{name}">{data}</script>'
-
-
-def _damage_bytes(data: bytearray, chance: random.Random) -> None:
-    place = chance.randrange(len(data))
-    kind = chance.choice(("flip", "flip", "flip", "cut", "insert", "delete", "copy"))
-    if kind == "flip":
-        data[place] ^= 1 << chance.randrange(8)
-    elif kind == "cut" and chance.random() < 0.2:
-        del data[place:]
-    elif kind == "insert":
-        data[place:place] = chance.choice((b'"', b",", b"{", b"}", b"-", b"0", b"\x00", b"9" * 20, b"\xff", b"null"))
-    elif kind == "delete":
-        del data[place : place + chance.choice((1, 2, 10))]
-    elif kind == "copy":
-        data[place:place] = data[place : place + chance.choice((1, 20, 200))]
-    if not data:
-        data += b"{"
-
-
-def _damage_structure(plain: Any, chance: random.Random) -> None:
-    parent, key = chance.choice(_places(plain, chance))
-    value = parent[key]
-    kind = chance.choice(("odd", "odd", "odd", "delete", "twice", "other", "deep", "many"))
-    if kind == "odd":
-        parent[key] = copy.deepcopy(chance.choice(ODD))
-    elif kind == "delete":
-        del parent[key]
-    elif kind == "twice" and isinstance(parent, list):
-        parent.insert(key, copy.deepcopy(value))
-    elif kind == "deep":
-        for _ in range(chance.choice((3, 50, 400))):
-            value = [value]
-        parent[key] = value
-    elif kind == "many" and isinstance(value, list) and len(value) < 100:
-        parent[key] = value * 50
-    else:
-        other, name = chance.choice(_places(plain, chance))
-        if isinstance(parent, dict) and name in other if isinstance(other, dict) else name < len(other):
-            parent[key] = copy.deepcopy(other[name])
-
-
-def _places(plain: Any, chance: random.Random) -> list[tuple[Any, Any]]:
-    """Containers and keys along a random path down, so that rare fields are as likely as those of each entity."""
-    found: list[tuple[Any, Any]] = []
-    node = plain
-    while isinstance(node, dict | list) and node:
-        key = chance.choice(list(node)) if isinstance(node, dict) else chance.randrange(len(node))
-        if node is plain and chance.random() < 0.5:
-            key = "artifacts" if "artifacts" in plain else key  # most of a record is in its artifacts
-        found.append((node, key))
-        node = node[key]
-    return found
 
 
 def show(run: Run, good: Run) -> None:

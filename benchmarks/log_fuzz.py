@@ -1,0 +1,199 @@
+"""Damaged logs: `python -m benchmarks.log_fuzz FIRST COUNT LOG…` mutates logs of TORCH_TRACE, and reads and shows each.
+
+A mutant is refused with LogError, or all that can be read of it is shown without an error, in bounded time and memory.
+Mutants are numbered, so that each can be made again: some are changed in their bytes, some in their lines, and some in
+the JSON of their events and payloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import random
+import re
+import resource
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mutators import ODD, TooSlowError, damage_bytes, damage_structure
+from compiler.logs.compilations import compilations_of
+from compiler.logs.files import LogError, read_logs
+from compiler.logs.job import Job
+
+SECONDS = 20
+"""The time limit for reading and showing one mutant."""
+HEAD = re.compile(rb"^(V\d{4} [^\n\]]*\] )(\{[^\n]*)$", re.MULTILINE)
+FOREIGN = (b"[rank0]: Traceback", b"\xff\xfe\x00", b"", b"W1126 x.py:1] {", b"\x1b[31m")
+IDS = ("frame_id", "frame_compile_id", "attempt", "rank", "has_payload", "stack", "compiled_autograd_id")
+
+
+def mutant(text: bytes, seed: int) -> bytes:
+    """A damaged copy of a log."""
+    chance = random.Random(seed)
+    how = chance.choice((_change_bytes, _change_lines, _change_event, _change_event, _change_payload, _change_ids))
+    for _ in range(chance.choice((1, 1, 2, 4, 10))):
+        text = how(text, chance)
+    return text
+
+
+def _change_bytes(text: bytes, chance: random.Random) -> bytes:
+    data = bytearray(text)
+    damage_bytes(data, chance)
+    return bytes(data)
+
+
+def _change_lines(text: bytes, chance: random.Random) -> bytes:
+    """Cut, double, swap or join lines, or write those of another program between them."""
+    lines = text.split(b"\n")
+    first, second = chance.randrange(len(lines)), chance.randrange(len(lines))
+    kind = chance.choice(("cut", "cut many", "double", "swap", "join", "indent", "foreign", "end"))
+    if kind == "cut":
+        del lines[first]
+    elif kind == "cut many":
+        del lines[first : first + chance.randrange(1, 200)]
+    elif kind == "double":
+        lines[first:first] = lines[first : first + chance.randrange(1, 50)]
+    elif kind == "swap":
+        lines[first], lines[second] = lines[second], lines[first]
+    elif kind == "join":
+        lines[first : first + 2] = [b"".join(lines[first : first + 2])]
+    elif kind == "indent":
+        lines[first] = lines[first][1:] if lines[first].startswith(b"\t") else b"\t" + lines[first]
+    elif kind == "foreign":
+        lines.insert(
+            first, chance.choice((b"[rank0]: Traceback", b"\xff\xfe\x00", b"", b"W1126 x.py:1] {", b"\x1b[31m"))
+        )
+    else:
+        del lines[first:]
+    return b"\n".join(lines)
+
+
+def _change_event(text: bytes, chance: random.Random) -> bytes:
+    """Change the JSON of one event."""
+    heads = list(HEAD.finditer(text))
+    if not heads:
+        return text
+    head = chance.choice(heads)
+    return text[: head.start(2)] + _damaged_json(head[2], chance) + text[head.end(2) :]
+
+
+def _change_payload(text: bytes, chance: random.Random) -> bytes:
+    """Change the JSON of one payload; other payloads lose or gain a line."""
+    payloads = list(re.finditer(rb"(?:^\t[^\n]*\n?)+", text, re.MULTILINE))
+    if not payloads:
+        return text
+    found = chance.choice(payloads)
+    plain = found[0].replace(b"\n\t", b"\n")[1:]
+    try:
+        json.loads(plain)
+    except ValueError:
+        changed = _change_lines(plain, chance)
+    else:
+        changed = _damaged_json(plain, chance)
+    return text[: found.start()] + b"\t" + changed.rstrip(b"\n").replace(b"\n", b"\n\t") + b"\n" + text[found.end() :]
+
+
+def _change_ids(text: bytes, chance: random.Random) -> bytes:
+    """Remove an id from some events, or give them another."""
+    name = chance.choice(IDS).encode()
+    value = json.dumps(chance.choice((None, 0, 1, -1, 2**70, 1.5, "x", [], {}, *ODD)), default=str).encode()
+    share = chance.choice((0.02, 0.3, 1.0))
+    removed = chance.random() < 0.5
+
+    def changed(found: re.Match[bytes]) -> bytes:
+        if chance.random() > share:
+            return found[0]
+        return b"" if removed else b', "' + name + b'": ' + value
+
+    return re.sub(rb', "' + name + rb'": (?:\d+|"[^"\n]*"|\[[^\n\]]*\])', changed, text)
+
+
+def _damaged_json(text: bytes, chance: random.Random) -> bytes:
+    try:
+        plain: Any = [json.loads(text)]
+    except (ValueError, RecursionError):
+        return text
+    for _ in range(chance.choice((1, 1, 2))):
+        with suppress(RecursionError, IndexError):
+            damage_structure(plain, chance)
+    whole = plain[0] if plain else copy.deepcopy(chance.choice(ODD))
+    try:
+        return json.dumps(whole).encode(errors="surrogatepass")
+    except (ValueError, RecursionError):
+        return text
+
+
+def read_all(path: Path) -> None:
+    """Read all that tcompile reads of a log, and show it. Errors are passed on."""
+    job = Job.load(path)
+    for look in _looks(job):
+        look()
+
+
+def _looks(job: Job) -> Iterator[Callable[[], object]]:
+    yield lambda: (repr(job), str(job), job.problems, job.unknown)
+    if hasattr(job, "_repr_html_"):
+        yield job._repr_html_
+    for rank in job.ranks.values():
+        yield lambda rank=rank: (repr(rank), list(rank.log), rank.record.to_json())  # type: ignore[misc]
+        yield (
+            lambda rank=rank: [  # type: ignore[misc]
+                rank.record_of(each.compile_id) for each in compilations_of(rank.log)[:3]
+            ]
+        )
+
+
+def outcome(text: bytes, seed: int, folder: Path) -> str:
+    """`refused`, `shown`, or the error of a mutant that should be one of these."""
+    path = folder / "dedicated_log_torch_trace_mutant.log"
+    path.write_bytes(mutant(text, seed))
+    signal.signal(signal.SIGPROF, _too_slow)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        read_all(path)
+    except LogError as error:
+        return "refused" if "\n" not in str(error) else f"LogError of several lines: {error}"
+    except Exception:  # noqa: BLE001 any error is what is looked for
+        return traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return "shown"
+
+
+def _too_slow(*_: object) -> None:
+    raise TooSlowError(f"over {SECONDS} s")
+
+
+def main() -> None:
+    """Print how many were refused and shown, the errors, each once, and the largest memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("count", type=int)
+    parser.add_argument("logs", nargs="+", type=Path)
+    args = parser.parse_args()
+    texts = [bytes(text) for path in args.logs for log in read_logs(path) for text in log.texts]
+    counts, errors = Counter[str](), Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(args.first, args.first + args.count):
+            found = outcome(texts[seed % len(texts)], seed, Path(folder))
+            counts[found if found in ("refused", "shown") else "error"] += 1
+            if found not in ("refused", "shown"):
+                key = "\n".join([*[line for line in found.splitlines() if line.startswith("  File")][-1:],
+                                 found.splitlines()[-1][:200]])  # fmt: skip
+                errors[key] += 1
+                if errors[key] == 1:
+                    print(f"seed {seed}:\n{found}", flush=True)
+    print(dict(counts), f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB resident at most")
+    for key, count in errors.most_common():
+        print(count, key)
+
+
+if __name__ == "__main__":
+    main()
