@@ -116,7 +116,13 @@ class Log:
     def strings(self) -> dict[int, str]:
         """Interned strings by their number. They belong to this log: each rank counts its own."""
         pairs = (event.fields for event in self.of("str"))
-        return {pair[1]: pair[0] for pair in pairs if isinstance(pair, list) and len(pair) == 2}
+        return {
+            number: text
+            for pair in pairs
+            if isinstance(pair, list) and len(pair) == 2
+            for text, number in (pair,)
+            if isinstance(text, str) and isinstance(number, int)
+        }
 
     def heads(self) -> Iterator[bytes]:
         """The first line of each event, undecoded."""
