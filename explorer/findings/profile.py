@@ -119,7 +119,6 @@ def _kernel_time(use: KernelUse, record: Record) -> KernelTime:
 class _Uses:
     """Launches that belong together: seconds by run of the graph, and their number."""
 
-    calls: tuple[str, ...]
     device: str
     each: dict[int, float] = field(default_factory=dict)
     launches: int = 0
@@ -133,21 +132,22 @@ def join(trace: Trace, record: Record) -> Joined:
     """Match the kernels, operators and graph breaks of a profile to a record."""
     entities = {entity.id: entity for entity in record.entities()}
     codes = _codes(record)
-    groups: dict[tuple[str, str, str], _Uses] = {}
+    groups: dict[tuple[str, str, str, tuple[str, ...]], _Uses] = {}
     for number, launches in _by_run(trace).items():
         run = trace.runs[number]
-        found = codes.get((run.graph.partition(" ")[0], run.half), ())
+        half = run.half if (run.graph, run.half) in codes or run.half == "backward" else "forward"
+        found = codes.get((run.graph, half), ())
         code = max(found, key=lambda code: code.matches(launches), default=None)
         for name, calls, launch in _named(launches, code):
-            key = (run.graph, run.half, name)
-            groups.setdefault(key, _Uses(calls, "cuda" if launch.kind == "kernel" else "cpu")).add(number, launch)
+            key = (run.graph, half, name, calls)
+            groups.setdefault(key, _Uses("cuda" if launch.kind == "kernel" else "cpu")).add(number, launch)
     lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
     kernels = [
         KernelUse(
-            name, graph, half, uses.device, tuple(uses.each.values()), uses.launches, uses.calls,
-            *_places(uses.calls, entities, lines),
+            name, graph, half, uses.device, tuple(uses.each.values()), uses.launches, calls,
+            *_places(calls, entities, lines),
         )
-        for (graph, half, name), uses in groups.items()
+        for (graph, half, name, calls), uses in groups.items()
     ]  # fmt: skip
     kernels.sort(key=lambda use: -use.seconds)
     problems = (*trace.problems, *_problems(trace, record, kernels))

@@ -171,14 +171,15 @@ def keep_profile(folder: Path) -> None:
 def anonymous(data: bytes, folder: Path) -> bytes:
     """The data without paths, names and users of this machine."""
     replaced = {
-        str(folder): "/home/user/project",
-        sysconfig.get_paths()["purelib"]: "/home/user/venv/site-packages",
+        str(folder): "/project",
+        sysconfig.get_paths()["purelib"]: "/venv/site-packages",
         sysconfig.get_paths()["stdlib"]: "/usr/lib/python3",
-        sys.prefix: "/home/user/venv",
+        sys.prefix: "/venv",
         sys.base_prefix: "/usr",
-        str(Path.home()): "/home/user",
+        str(Path.home()): "/people/user",
         f"torchinductor_{getpass.getuser()}": "torchinductor_user",
         socket.gethostname(): "host",
+        tempfile.gettempdir() + "/": "/scratch/",
     }
     for old, new in replaced.items():
         if len(old) > 3:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.mutators import damage_bytes, damage_structure
 from compiler.logs.profiles import ProfileError, read_profile
 from compiler.record import Artifact, Entity, Frame, GraphBreak, Kernel, Record
 from compiler.record.options import Options
@@ -133,19 +136,20 @@ def profile(trace_file: Path) -> Profile:
 
 def test_each_kernel_has_its_graph_module_and_line(profile: Profile) -> None:
     found = profile.kernels.set_index(["graph", "half", "kernel"])
-    relu = found.loc[("0/0", "forward", "triton_poi_fused_relu_0")]
-    mm = found.loc[("0/0", "backward", "extern_kernels.mm")]
-    assert len(found) == 5
-    assert (relu.launches, relu.runs, relu.lines) == (4, 2, "source[model.py].L3")
-    assert relu.seconds == pytest.approx(8e-6)
+    mul = found.loc[("1/0", "forward", "triton_poi_fused_mul_0")].iloc[0]
+    mm = found.loc[("0/0", "backward", "extern_kernels.mm")].iloc[0]
+    assert len(found) == 6
+    assert (mul.launches, mul.runs, mul.lines) == (2, 2, "source[model.py].L5")
+    assert mul.seconds == pytest.approx(2e-6)
     assert (mm.launches, mm.modules) == (2, "layers.1")
     assert profile.trace.device == "cuda"
     assert profile.trace.rank == 3
 
 
 def test_calls_of_one_kernel_are_told_apart(profile: Profile) -> None:
-    modules = profile.kernels.query("kernel == 'triton_poi_fused_relu_0' and half == 'forward'").modules.item()
-    assert modules == "layers.0; layers.2"
+    relu = profile.kernels.query("kernel == 'triton_poi_fused_relu_0' and half == 'forward'")
+    assert sorted(relu.modules) == ["layers.0", "layers.2"]
+    assert list(relu.launches) == [2, 2]
 
 
 def test_compilations_and_breaks_are_on_the_timeline(profile: Profile) -> None:
@@ -227,3 +231,22 @@ def test_truncated_profile_is_read_as_far_as_it_goes(trace_file: Path, tmp_path:
     assert "cut off" in profile.problems[0]
     assert len(profile.steps) == 2
     assert json.loads(profile.save(tmp_path / "whole.json").read_bytes())["traceEvents"]
+
+
+def test_mutated_profile_is_shown_or_refused(trace_file: Path, tmp_path: Path) -> None:
+    good, path, outcomes = json.loads(trace_file.read_bytes()), tmp_path / "mutant.json", set()
+    for seed in range(60):
+        chance = random.Random(seed)
+        plain, data = copy.deepcopy(good), bytearray(trace_file.read_bytes())
+        damage_structure(plain, chance)
+        damage_bytes(data, chance)
+        path.write_bytes(bytes(data) if seed % 3 == 0 else json.dumps(plain).encode())
+        try:
+            profile = load_profile(path, record())
+        except ProfileError as error:
+            outcomes.add("refused" if "\n" not in str(error) else str(error))
+        else:
+            outcomes.add("shown")
+            assert str(profile)
+            profile.save(tmp_path / "again.json")
+    assert outcomes == {"refused", "shown"}
