@@ -101,7 +101,9 @@ class Joined:
 
 
 def _kernel_time(use: KernelUse, record: Record) -> KernelTime:
-    kernels = {(kernel.graph, kernel.half, kernel.name): kernel.id for kernel in record.kernels}
+    kernels: dict[tuple[str, str, str], str] = {
+        (kernel.graph, kernel.half, kernel.name): kernel.id for kernel in record.kernels
+    }
     return KernelTime(
         name=use.name,
         side="compiled",
