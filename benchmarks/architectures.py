@@ -79,11 +79,12 @@ def _built(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     library, _, model = name.partition(":")
     if library == "transformers":
         return _of_transformers(model)
-    image = {"x": torch.randn(2, 3, 64, 64)}
     if library == "timm":
         import timm
 
-        return timm.create_model(model, num_classes=10), image
+        made = timm.create_model(model, num_classes=10)
+        return made, {"x": torch.randn(2, *made.pretrained_cfg["input_size"])}
+    image = {"x": torch.randn(2, 3, 224, 224)}
     import torchvision
 
     return torchvision.models.get_model(model, weights=None, num_classes=10), image
@@ -96,6 +97,7 @@ def _of_transformers(model: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     known = inspect.signature(kind.config_class.__init__).parameters
     config = kind.config_class(**{name: size for name, size in SMALL.items() if name in known})
     config.use_cache = False
+    config._experts_implementation = "batched_mm"
     for name, value in vars(config).items():  # our random numbers differ from eager mode's
         if ("dropout" in name or "drop_prob" in name or name.endswith("pdrop")) and isinstance(value, float):
             setattr(config, name, 0.0)
