@@ -196,6 +196,7 @@ class _Reader:
         self._by_id: dict[str, Compiled] = {}
         self._frames: dict[tuple[str, str, int], dict[str, int]] = {}
         self._code: dict[str, Place] = {}
+        self._resets: Counter[str] = Counter()
         self._texts: dict[str, str] = {}
 
     def read(self) -> RankFacts:
@@ -230,20 +231,23 @@ class _Reader:
 
     def _begin(self, event: Event) -> None:
         known = self._by_id.get(event.compile_id)
-        if known is not None and known.stack:  # analysis starts again: what the attempt before logged is void
-            known.attempts += 1
+        if known is not None and known.stack and not known.metrics and event.attempt > 0:
+            known.attempts += 1  # analysis starts again: what the attempt before logged is void
             for kind in (*GRAPHS, "guards"):
                 known.facts.pop(STAGE_OF.get(kind, kind), None)
             return
-        stack = tuple(_places(event, self.log.strings))
-        self._add(event, stack, known)
+        if known is not None and known.stack:  # torch counts from 0 again after torch._dynamo.reset()
+            self._resets[event.compile_id] += 1
+            known = None
+        self._add(event, tuple(_places(event, self.log.strings)), known)
 
     def _add(self, event: Event, stack: tuple[Place, ...], known: Compiled | None = None) -> Compiled:
         """Add the compilation of an event; `known` holds what was logged of it before its start."""
         frame_id, _, number = event.compile_id.rpartition("/")
+        frame_id = f"{frame_id}#{self._resets[event.compile_id]}"
         name = "compiled autograd" if event.compile_id.startswith("!") else event.compile_id or "no compilation"
         code = self._code.setdefault(frame_id, stack[-1]) if stack else self._code.get(frame_id, Place(function=name))
-        autograd = "backward graph of " if event.compile_id.startswith("!") else ""
+        autograd = "backward graph of " if event.compile_id.startswith("!") and stack else ""
         named = (f"{autograd}{code.function}", code.file, code.line)
         frames = self._frames.setdefault(named, {})
         frame = frames.setdefault(frame_id, len(frames))

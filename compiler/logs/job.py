@@ -10,6 +10,7 @@ from pathlib import Path
 
 from compiler.logs.events import Log, LogProblem
 from compiler.logs.files import read_logs
+from compiler.logs.ranks import Difference, RankComparison, compare_ranks
 from compiler.logs.records import KNOWN_KINDS, record_of
 from compiler.record import Record
 from compiler.record.plain_text import pluralize
@@ -63,6 +64,16 @@ class Job:
     def record(self) -> Record:
         """The record of the first rank."""
         return next(iter(self.ranks.values())).record
+
+    @cached_property
+    def comparison(self) -> RankComparison:
+        """The groups of equal ranks, and where the others differ."""
+        return compare_ranks({number: rank.log for number, rank in self.ranks.items()})
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """The first difference of each kind between ranks: its line, its cause, and who waits for whom."""
+        return self.comparison.differences
 
     @property
     def problems(self) -> tuple[LogProblem, ...]:

@@ -1,0 +1,106 @@
+"""Where the ranks of a job differ, as a document: the groups of equal ranks, and a card for each kind of difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from compiler.logs.ranks import Difference, RankComparison
+from compiler.record.plain_text import pluralize
+from explorer.render.document import Card, Code, Document, Parts, Row, Table, Tag, Text
+
+TITLES = {
+    "torch version": "Other version",
+    "environment": "Other environment",
+    "configuration": "Other settings",
+    "source": "Other source",
+    "end of the log": "A rank stops",
+    "compilations": "Compiled on some ranks only",
+    "recompilation": "Recompiled on some ranks only",
+    "compiled autograd": "Compiled autograd on some ranks only",
+    "order": "Other order of compilations",
+    "failure": "Failed on some ranks only",
+    "graph break": "Graph break on some ranks only",
+    "input": "Other input",
+    "graph": "Other graph",
+    "collectives": "Other collectives",
+    "autograd": "Other forward or backward",
+    "post-grad graph": "Other post-grad graph",
+    "kernels": "Other kernels",
+    "guards": "Other guards",
+    "cache": "Other cache outcome",
+}
+
+
+def rank_document(comparison: RankComparison) -> Document:
+    """The groups of equal ranks and their differences; empty for a job of one rank."""
+    groups = comparison.groups
+    count = sum(map(len, groups))
+    if count < 2:
+        return ()
+    differences = comparison.differences
+    if not differences:
+        return (Text(f"All {count} ranks are equal: graphs, guards, kernels and collectives.", "lead"),)
+    parts: list[Parts] = [Text(_summary(comparison, count), "lead")]
+    parts += [Text(each.hang, "warning") for each in differences if each.hang][:1]
+    if len(groups) > 1:
+        rows = tuple(Row((rank_words(group), str(len(group)))) for group in groups)
+        parts.append(Table(("equal ranks", "number"), rows, right=(1,)))
+    parts += [_card(each, number) for number, each in enumerate(differences)]
+    return parts
+
+
+def _summary(comparison: RankComparison, count: int) -> str:
+    kinds = pluralize(len(comparison.differences), "difference")
+    if len(comparison.groups) == 1:
+        return f"{count} ranks compile the same, with {kinds}."
+    odd = [rank for group in comparison.groups[1:] for rank in group]
+    verb = "differ" if len(odd) > 1 else "differs"
+    return f"{rank_words(odd)} {verb} from {rank_words(comparison.groups[0])}: {kinds}."
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 2-7`."""
+    ordered = sorted(ranks)
+    starts = [ordered[0], *(after for before, after in pairwise(ordered) if after != before + 1)]
+    ends = [*(before for before, after in pairwise(ordered) if after != before + 1), ordered[-1]]
+    spans = (str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
+
+
+def _card(each: Difference, number: int) -> Card:
+    title = TITLES.get(each.kind, each.kind)
+    where = f"{each.file.replace(chr(92), '/').rpartition('/')[2]}:{each.line}" if each.line else ""
+    about = f"{each.function} ({where})" if where else each.function
+    return Card(
+        title=title,
+        ids=(f"rank_difference_{number}",),
+        lead=_sentence(each.words),
+        parts=tuple(_parts(each)),
+        kind="rank",
+        about=Tag(about, "muted"),
+        line=f"{title}: {about}" if about else title,
+        is_open=number == 0 or bool(each.hang),
+    )
+
+
+def _parts(each: Difference) -> Iterator[Parts]:
+    if each.code:
+        yield Code((each.code.strip(),), label="line: ")
+    rows = [(rank_words(each.others), line) for line in each.was] + [
+        (rank_words(each.ranks), line) for line in each.now
+    ]
+    if rows:
+        yield Table(("on", "is"), tuple(Row((Tag(who, "muted"), Tag(line, "code"))) for who, line in rows))
+    if each.hang:
+        yield Text(each.hang, "warning")
+    if each.follows:
+        yield Text(f"Because of this, these differ too: {', '.join(each.follows)}.")
+    if each.more:
+        yield Text(
+            f"{pluralize(each.more, 'later compilation')} differ{'s' if each.more == 1 else ''} in the same way."
+        )
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:].removesuffix('.')}."
