@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 EQUAL: dict[str, Case] = {}
 DIFFERENT: dict[str, Case] = {}
-DEVICE = [torch.device("cpu")]
-"""The device of this process's tensors."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ class Net(nn.Module):
 
 
 def net() -> Net:
-    """A model on this rank's device."""
-    return Net().to(DEVICE[0])
+    """A model with weights of this process's seed."""
+    return Net()
 
 
 def world() -> dist.ProcessGroup:
@@ -91,8 +89,8 @@ def world() -> dist.ProcessGroup:
 
 
 def rand(*sizes: int, dtype: torch.dtype = torch.float32, requires_grad: bool = False) -> Tensor:
-    """Random numbers on this rank's device."""
-    return torch.randn(sizes, dtype=dtype, device=DEVICE[0], requires_grad=requires_grad)
+    """Random numbers of this process's seed."""
+    return torch.randn(sizes, dtype=dtype, requires_grad=requires_grad)
 
 
 def train(model: Callable[[Tensor], Tensor], steps: int = 2, size: int = 8) -> None:
@@ -142,7 +140,7 @@ def ddp(rank: int, odd: bool) -> None:
 
 @equal()
 def ddp_two_buckets(rank: int, odd: bool) -> None:
-    layers = nn.Sequential(Net(), nn.Linear(4, 512), nn.Linear(512, 1024), nn.Linear(1024, 8)).to(DEVICE[0])
+    layers = nn.Sequential(Net(), nn.Linear(4, 512), nn.Linear(512, 1024), nn.Linear(1024, 8))
     train(torch.compile(nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=1)))
 
 
@@ -212,7 +210,7 @@ def compiled_backward_of_all(rank: int, odd: bool) -> None:
 def fsdp2_of_compiled_blocks(rank: int, odd: bool) -> None:
     from torch.distributed.fsdp import fully_shard
 
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3))).to(DEVICE[0])
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3)))
     for block in blocks:
         block.compile()
         fully_shard(block)
@@ -225,7 +223,7 @@ def tensor_parallel(rank: int, odd: bool) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = init_device_mesh(DEVICE[0].type, (2,))
+    mesh = init_device_mesh("cpu", (2,))
     model = parallelize_module(net(), mesh, {"a": ColwiseParallel(), "b": RowwiseParallel()})
     train(torch.compile(model))
 
@@ -234,7 +232,7 @@ def tensor_parallel(rank: int, odd: bool) -> None:
 def mesh_of_two_by_two(rank: int, odd: bool) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh(DEVICE[0].type, (2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     group = mesh["tensor"].get_group()
 
     @torch.compile
@@ -257,8 +255,8 @@ def own_slice_of_a_tensor(rank: int, odd: bool) -> None:
 @equal()
 def other_data_on_each_rank(rank: int, odd: bool) -> None:
     torch.manual_seed(rank)
-    with torch.autocast(DEVICE[0].type, torch.bfloat16):
-        train(torch.compile(Net(0.1).to(DEVICE[0])))
+    with torch.autocast("cpu", torch.bfloat16):
+        train(torch.compile(Net(0.1)))
 
 
 @equal(caches="shared")

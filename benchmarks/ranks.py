@@ -79,14 +79,10 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
     import torch.distributed as dist
     from torch._logging import _internal
 
-    from benchmarks.rank_programs import DEVICE, StartAgainError
+    from benchmarks.rank_programs import StartAgainError
 
     torch.manual_seed(0)
     torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = case.caches != "off"
-    if torch.cuda.device_count() >= case.ranks:
-        torch.cuda.set_device(rank)
-        DEVICE[0] = torch.device("cuda", rank)
-    group = "nccl" if case.group == "gloo" and DEVICE[0].type == "cuda" else case.group
     if case.group == "gloo":
         store: Any = dist.FileStore(  # type: ignore[attr-defined]
             str(private / "store"), case.ranks
@@ -95,7 +91,7 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         store = FakeStore()
-    dist.init_process_group(group, store=store, rank=rank, world_size=case.ranks)
+    dist.init_process_group(case.group, store=store, rank=rank, world_size=case.ranks)
     handler: Any = _internal.LOG_TRACE_HANDLER
     handler.root_dir = str(private)
     try:
@@ -103,7 +99,8 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
             case.run(rank, odd)
     except StartAgainError:
         odd = False
-    handler._close_stream()
+    if handler.stream is not None:
+        handler.stream.close()
     handler.stream, handler.root_dir = None, str(folder)
     case.run(rank, odd)
 

@@ -526,7 +526,8 @@ def _source(place: Place) -> list[str]:
 def _collective(found: re.Match[str], types: Mapping[str, str], place: Place, compile_id: str) -> Collective:
     value, *rest = [part.strip() for part in found["arguments"].split(",")]
     group = rest.pop().strip("'\"") if rest else ""
-    return Collective(found["name"], ", ".join(rest), group, types.get(value.strip("[]"), ""), place, compile_id)
+    tensor = re.sub(r"(?<=cuda):\d+", "", types.get(value.strip("[]"), ""))
+    return Collective(found["name"], ", ".join(rest), group, tensor, place, compile_id)
 
 
 def _bytes_of(tensor: str) -> int:
