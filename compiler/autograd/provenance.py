@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from torch.fx import Graph, GraphModule, Node
 
 from compiler.record import Artifact
+from compiler.record.printed_graph import short_name
 from compiler.torch_api import fx
 
 Key = tuple[str, str, bool]
@@ -166,8 +167,8 @@ class Provenance:
         calls = [e for e in self.parent.entities if e.kind == "call" and e.attrs.get("subgraph") == same]
         for node in body.module.graph.nodes:
             if node.op != "placeholder" and node not in self.found and fx.sources(node):
-                name = fx.short_name(fx.target_name(node))
-                again = next((call for call in calls if fx.short_name(str(call.attrs["target"])) == name), None)
+                name = short_name(fx.target_name(node))
+                again = next((call for call in calls if short_name(str(call.attrs["target"])) == name), None)
                 if again is not None:
                     calls.remove(again)
                     self.found[node] = (again.id,)

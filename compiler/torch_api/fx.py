@@ -16,15 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
+from compiler.record.printed_graph import ASSIGNED, dotted_path, readable_lines
+
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
-_INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
-SIGNATURE_WIDTH = 120
-_ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:(?:: "[^"]*")? = |: "[^"]*",$)')
-_PARAMETER = re.compile(r"\w+")
-_PARTS = re.compile(r'(?:[^,"]|"[^"]*")+')
-"""Matches the parts between commas; commas in a parameter's type ("f32[4, 16][16, 1]cpu") do not separate parts."""
-_UNKNOWN_PLACE = "# No stacktrace found for following nodes"
-_RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +128,8 @@ def _rows(module: GraphModule, known: Mapping[Graph, Body], path: str, opening: 
     beneath: dict[Node, list[Body]] = {}
     for body in known.values():
         beneath.setdefault(next(iter(body.callers), body.holder), []).append(body)
-    for line in _readable(code.src.strip("\n").split("\n"), renamed, opening):
-        node = next((nodes[name] for name in reversed(_ASSIGNED.findall(line)) if name in nodes), None)
+    for line in readable_lines(code.src.strip("\n").split("\n"), renamed, opening):
+        node = next((nodes[name] for name in reversed(ASSIGNED.findall(line)) if name in nodes), None)
         if node is None:
             yield line, qualified_name(path, "output") if line.lstrip().startswith("return ") else ""
             continue
@@ -150,28 +144,6 @@ def _rows(module: GraphModule, known: Mapping[Graph, Body], path: str, opening: 
             inner = _rows(body.module, known, body.path, f"{body.holder.name}(")
             yield f"{indent}{next(inner)[0]}", body.path
             yield from ((f"{indent}{row}" if row else row, name) for row, name in inner)
-
-
-def _readable(lines: list[str], renamed: Mapping[str, str], opening: str) -> Iterator[str]:
-    aliases = {f"{name} = {target}" for target, name in renamed.items()}
-    in_body = False
-    for line in lines:
-        bare = _RELEASES.sub("", line).rstrip()
-        if line.startswith("def "):
-            yield from _signature(bare, renamed, opening)
-        elif bare.strip() not in aliases and _UNKNOWN_PLACE not in bare and (bare or in_body):
-            in_body = True
-            yield bare
-
-
-def _signature(line: str, renamed: Mapping[str, str], opening: str) -> list[str]:
-    """The signature of the graph's function, one parameter per line if it is long."""
-    _, *parameters = (part.lstrip() for part in _PARTS.findall(line.removesuffix("):")))
-    named = [_PARAMETER.sub(lambda match: renamed.get(match[0], match[0]), one, count=1) for one in parameters]
-    first = [] if opening.endswith("(") else [opening]
-    if len(line) <= SIGNATURE_WIDTH or not named:
-        return [f"def {'' if first else opening}{', '.join([*first, *named])}):"]
-    return [f"def {opening}{',' if first else ''}", *(f"    {parameter}," for parameter in named), "):"]
 
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
@@ -200,13 +172,6 @@ def module_path(node: Node) -> tuple[str, str]:
     path, kind = list(stack.values())[-1]
     name = kind.rsplit(".", 1)[-1] if isinstance(kind, str) else kind.__name__
     return dotted_path(path), name
-
-
-def dotted_path(path: str) -> str:
-    """Turn `L['self'].transformer.h[0]` into `transformer.h.0`."""
-    path = re.sub(r"^(L\['\w+'\]|G\['\w+'\]|L__\w+?___)\.?", "", path)
-    path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("_modules.", "")
-    return path.strip(".")
 
 
 def has_fakes(values: Iterable[Any]) -> bool:
@@ -314,12 +279,6 @@ def functionalized_operator(node: Node) -> str:
     """The mutating custom operator that AOTAutograd wrapped in an auto_functionalized node; "" for other nodes."""
     is_wrapper = target_name(node).startswith("torch.ops.higher_order.auto_functionalized")
     return str(node.args[0]) if is_wrapper else ""
-
-
-def short_name(target: str) -> str:
-    """The operation's name without namespace and overload: `mul` for `aten.mul.Tensor` and `operator.mul`."""
-    parts = target.split(".")
-    return parts[1] if len(parts) == 3 and parts[0] in ("aten", "prims") else parts[-1]
 
 
 def is_backward(node: Node) -> bool:

@@ -1,0 +1,287 @@
+"""Origins of a logged graph's nodes in the graph before it, inferred from names, source lines and data flow.
+
+Torch logs no provenance of graphs. Passes and the partitioner keep names, so that later graphs are matched by name.
+AOTAutograd traces the captured graph in order: of the nodes at one source line, consecutive blocks come from
+consecutive operations. Where one operation ends is decided by its result's type, by the parameters that it reads, by
+its name, and because later operations use only its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from compiler.logs.graph_text import PrintedGraph, PrintedNode
+from compiler.record.printed_graph import short_name
+
+Names = tuple[str, ...]
+Origins = dict[str, Names]
+_FREE = frozenset(
+    ("contiguous", "dropout", "getitem", "getattr", "detach", "detach_", "size", "to", "float", "type", "clone",
+     "_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_log_api_usage_once", "expand", "expand_as", "view")
+)  # fmt: skip
+"""Operations that often leave no node behind."""
+_FREE_GRADIENTS = _FREE | {"add", "iadd"}
+"""Operations whose gradients are often the incoming ones, or a view of them."""
+_LARGEST_RUN = 1500
+"""If nodes times operations at one line are more, each node goes to the next operation that it can come from."""
+_LONGEST_BLOCK = 48
+
+
+def origins_by_name(graph: PrintedGraph, parent: PrintedGraph) -> Origins:
+    """Origins of nodes that a pass or the partitioner copied with their names; the others take their neighbours'."""
+    known = {node.name for node in parent.nodes if node.op != "output"}
+    found: Origins = {node.name: (node.name,) for node in graph.nodes if node.name in known and node.op != "output"}
+    return with_neighbours(graph, found)
+
+
+def origins_by_trace(graph: PrintedGraph, captured: PrintedGraph) -> Origins:
+    """Origins of the nodes of AOTAutograd's graph, which was traced from the captured one."""
+    found = _matched_inputs(graph, captured)
+    bodies = {node.body: node.body for node in captured.nodes}
+    for body in dict.fromkeys(node.body for node in graph.nodes):
+        same = bodies.get(body, body.rpartition(".")[2] if body else "")
+        theirs = [node for node in captured.calls() if node.body == same]
+        own = [node for node in graph.calls() if node.body == body]
+        _Trace(own, theirs or list(captured.calls()), found, graph).match()
+    for node in graph.nodes:
+        if node.kind == "subgraph" and node.name in bodies:
+            found[node.name] = (node.name,)
+    return with_neighbours(graph, found)
+
+
+def _matched_inputs(graph: PrintedGraph, captured: PrintedGraph) -> Origins:
+    """AOTAutograd's primals are the captured graph's inputs, in order."""
+    theirs = [node.name for node in captured.inputs()]
+    primals = [node.name for node in graph.inputs() if not node.name.startswith("tangents")]
+    return (
+        {name: (origin,) for name, origin in zip(primals, theirs, strict=False)} if len(theirs) == len(primals) else {}
+    )
+
+
+def with_neighbours(graph: PrintedGraph, found: Origins) -> Origins:
+    """Nodes without origins take those of their users, or else of their inputs."""
+    users: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            users.setdefault(name, []).append(node.name)
+    inherit = [node for node in graph.nodes if node.kind == "call" and node.name not in found]
+    for nodes, neighbours in ((inherit[::-1], users), (inherit, {node.name: node.inputs for node in inherit})):
+        for node in nodes:
+            origins = tuple(dict.fromkeys(o for other in neighbours.get(node.name, ()) for o in found.get(other, ())))
+            if origins:
+                found.setdefault(node.name, origins)
+    return found
+
+
+Key = tuple[str, int]
+
+
+@dataclass
+class _Trace:
+    """Matches the calls of one body with the operations that they were traced from."""
+
+    nodes: Sequence[PrintedNode]
+    operations: Sequence[PrintedNode]
+    found: Origins
+    graph: PrintedGraph
+    users: dict[str, set[str]] = field(default_factory=dict)
+    last_use: dict[str, int] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    operands: dict[str, set[str]] = field(default_factory=dict)
+    gradients: set[str] = field(default_factory=set)
+
+    def match(self) -> None:
+        for operation in self.operations:
+            for name in operation.inputs:
+                self.users.setdefault(name, set()).add(operation.name)
+        self._follow_free()
+        self.types = {node.name: node.type for node in (*self.graph.nodes, *self.operations)}
+        self.results = {operation.name: operation.type for operation in self.operations}
+        self.operands = {operation.name: {self.types.get(name, "") for name in operation.inputs}
+                         for operation in self.operations}  # fmt: skip
+        forward, backward = _halves(self.nodes, self.graph)
+        self.gradients = {node.name for node in backward}
+        self._note_uses(forward)
+        self._match_runs(forward, self.operations, self._forward_score)
+        self._note_uses(backward)
+        self._match_runs(backward, self.operations[::-1], self._backward_score)
+
+    def _note_uses(self, nodes: Sequence[PrintedNode]) -> None:
+        """Note where each value is used last; a result of the forward is used after all."""
+        self.last_use = {name: place for place, node in enumerate(nodes) for name in node.inputs}
+        if nodes and nodes[0].name not in self.gradients:
+            returned = (name for node in self.graph.nodes if node.op == "output" for name in node.inputs)
+            self.last_use.update(dict.fromkeys(returned, len(nodes)))
+
+    def _follow_free(self) -> None:
+        """An operation that leaves no node passes its input on: its users may read the input directly."""
+        for operation in reversed(self.operations):
+            if _word(operation) in _FREE:
+                for name in operation.inputs:
+                    self.users.setdefault(name, set()).update(self.users.get(operation.name, ()))
+
+    def _match_runs(self, nodes: Sequence[PrintedNode], operations: Sequence[PrintedNode], score: _Score) -> None:
+        runs = [(key, list(run)) for key, run in groupby(operations, _key)]
+        at = 0
+        start = 0
+        for key, run in ((key, list(run)) for key, run in groupby(nodes, _key)):
+            place = _next_run(runs, key, at)
+            if place is None:
+                start += len(run)
+                continue
+            theirs = runs[place][1]
+            at = place + 1
+            if len(run) * len(theirs) > _LARGEST_RUN:
+                self._one_by_one(run, theirs)
+            else:
+                free = _FREE_GRADIENTS if run[0].name in self.gradients else _FREE
+                for node, operation in zip(run, _best_blocks(run, theirs, start, score, free), strict=True):
+                    self.found[node.name] = (operation.name,)
+            for node in run:
+                if node.target == "operator.getitem" and (origins := self.found.get(node.inputs[0])):
+                    self.found[node.name] = origins
+            start += len(run)
+
+    def _one_by_one(self, nodes: Sequence[PrintedNode], operations: Sequence[PrintedNode]) -> None:
+        at = 0
+        for node in nodes:
+            fitting = (place for place in range(at, len(operations)) if self._reads_what(node, operations[place]))
+            named = (p for p in range(at, len(operations)) if _same_word(node, operations[p]))
+            at = next((p for p in named if self._reads_what(node, operations[p])), None) or next(fitting, at)
+            self.found[node.name] = (operations[at].name,)
+
+    def _reads_what(self, node: PrintedNode, operation: PrintedNode) -> bool:
+        return all(self._may_read(name, operation) for name in node.inputs)
+
+    def _may_read(self, name: str, operation: PrintedNode, before: Mapping[str, str] = {}) -> bool:
+        """Whether an operation, or its gradient, may read a value of this graph."""
+        origins = (before[name],) if name in before else self.found.get(name)
+        return origins is None or any(self._gives(name, origin, operation.name) for origin in origins)
+
+    def _gives(self, name: str, origin: str, operation: str) -> bool:
+        if origin == operation:
+            return True
+        if name in self.gradients:  # a gradient goes from an operation to those that made its operands
+            return origin in self.users.get(operation, ())
+        is_result = self.results.get(origin, "") in ("", self.types.get(name, ""))
+        return is_result and operation in self.users.get(origin, ())
+
+    def _forward_score(
+        self, block: Sequence[PrintedNode], operation: PrintedNode, start: int, before: Mapping[str, str]
+    ) -> float:
+        score = _name_score(block, operation) + self._input_score(block, operation, before)
+        if operation.type:
+            end = start + len(block)
+            score += 3 if block[-1].type == operation.type else -1
+            score -= 2 * sum(self.last_use.get(node.name, -1) >= end for node in block[:-1])
+        return score
+
+    def _backward_score(
+        self, block: Sequence[PrintedNode], operation: PrintedNode, start: int, before: Mapping[str, str]
+    ) -> float:
+        """A gradient that later blocks read has the type of an operand."""
+        score = _name_score(block, operation) + self._input_score(block, operation, before)
+        operands, end = self.operands[operation.name], start + len(block)
+        leaving = [node for node in block if self.last_use.get(node.name, -1) >= end]
+        fitting = sum(node.type in operands for node in leaving)
+        return score + 2 * min(fitting, 1) - 2 * (len(leaving) - min(fitting, len(operation.inputs)))
+
+    def _input_score(self, block: Sequence[PrintedNode], operation: PrintedNode, before: Mapping[str, str]) -> float:
+        own = {node.name for node in block}
+        outside = {name for node in block for name in node.inputs if name not in own}
+        known = (name for name in outside if name in before or name in self.found)
+        return sum(0.25 if self._may_read(name, operation, before) else -4 for name in known)
+
+
+_Score = Callable[[Sequence[PrintedNode], PrintedNode, int, Mapping[str, str]], float]
+"""Score of a block of nodes for an operation, from a position on, after nodes whose operations are assumed."""
+
+
+def _key(node: PrintedNode) -> Key:
+    return (node.place.file, node.place.line) if node.place else ("", 0)
+
+
+def _next_run(runs: Sequence[tuple[Key, list[PrintedNode]]], key: Key, at: int) -> int | None:
+    """Index of the next run of operations at a source line; else of the last one before; None without one."""
+    later = next((place for place in range(at, len(runs)) if runs[place][0] == key), None)
+    return later if later is not None else next((p for p in range(at - 1, -1, -1) if runs[p][0] == key), None)
+
+
+def _best_blocks(
+    nodes: Sequence[PrintedNode],
+    operations: Sequence[PrintedNode],
+    start: int,
+    score: _Score,
+    free: frozenset[str],
+) -> list[PrintedNode]:
+    """Split nodes into consecutive blocks, one for each operation or none; return each node's operation."""
+    if len(operations) == 1:
+        return [operations[0]] * len(nodes)
+    count = len(nodes)
+    best: list[tuple[float, tuple[PrintedNode, ...]] | None] = [(0.0, ()), *[None] * count]
+    for operation in operations:
+        skip = 0.0 if _word(operation) in free else -2.0
+        row = [known and (known[0] + skip, known[1]) for known in best]
+        for first, known in enumerate(best[:-1]):
+            if known is None:
+                continue
+            before = {node.name: made.name for node, made in zip(nodes, known[1], strict=False)}
+            for end in range(first + 1, min(first + _LONGEST_BLOCK, count) + 1):
+                value = known[0] + score(nodes[first:end], operation, start + first, before)
+                other = row[end]
+                if other is None or value > other[0]:
+                    row[end] = value, (*known[1], *[operation] * (end - first))
+        best = row
+    found = best[count]
+    return list(found[1]) if found is not None else [operations[0]] * count
+
+
+def _halves(nodes: Sequence[PrintedNode], graph: PrintedGraph) -> tuple[list[PrintedNode], list[PrintedNode]]:
+    """Forward and backward nodes: the latter begin at the first that no result of the forward needs."""
+    reached = {node.name for node in graph.inputs() if node.name.startswith("tangents")}
+    for node in graph.nodes:
+        if node.op != "output" and not reached.isdisjoint(node.inputs):
+            reached.add(node.name)
+    needed = {name for node in graph.nodes if node.op == "output" for name in node.inputs} - reached
+    for node in reversed(graph.nodes):
+        if node.name in needed:
+            needed.update(node.inputs)
+    first = next((place for place, node in enumerate(nodes) if node.name in reached), len(nodes))
+    while first and nodes[first - 1].name not in needed:
+        first -= 1
+    late = nodes[first:]
+    return [*nodes[:first], *(node for node in late if node.name in needed)], [
+        node for node in late if node.name not in needed
+    ]
+
+
+_SAME = {
+    "linear": "addmm mm bmm", "matmul": "mm bmm mv dot", "conv2d": "convolution", "conv1d": "convolution",
+    "conv3d": "convolution", "batch_norm": "_native_batch_norm_legit_functional", "softmax": "_softmax exp",
+    "layer_norm": "native_layer_norm var_mean", "group_norm": "native_group_norm", "truediv": "div", "iadd": "add",
+    "scaled_dot_product_attention": "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
+    "reshape": "view _unsafe_view clone", "view": "view reshape", "transpose": "permute transpose", "t": "permute t",
+    "cross_entropy": "_log_softmax nll_loss_forward log", "max_pool2d": "max_pool2d_with_indices",
+    "gelu": "erf tanh", "silu": "sigmoid", "floordiv": "div", "flatten": "view", "dropout": "rand native_dropout",
+    "chunk": "split", "square": "pow", "unsqueeze": "unsqueeze", "normalize": "norm", "T": "permute",
+    "log_softmax": "_log_softmax", "getitem": "getitem slice select index", "mean": "mean", "std": "var sqrt",
+    "embedding": "embedding", "masked_fill": "where", "neg": "neg", "rsub": "sub", "imul": "mul", "isub": "sub",
+}  # fmt: skip
+"""ATen operators that an operation of the captured graph becomes, if they have other names."""
+
+
+def _word(node: PrintedNode) -> str:
+    return short_name(node.target).rstrip("_") if not node.target.endswith("__") else node.target
+
+
+def _same_word(node: PrintedNode, operation: PrintedNode) -> bool:
+    own, theirs = _word(node).removesuffix("_backward"), _word(operation)
+    return own == theirs or own in _SAME.get(theirs, "").split()
+
+
+def _name_score(block: Iterable[PrintedNode], operation: PrintedNode) -> float:
+    return 4.0 if any(_same_word(node, operation) for node in block) else 0.0
