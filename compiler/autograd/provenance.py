@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from torch.fx import Graph, GraphModule, Node
 
 from compiler.record import Artifact
-from compiler.record.printed_graph import short_name
+from compiler.record.printed_code import short_name
 from compiler.torch_api import fx
 
 Key = tuple[str, str, bool]

@@ -5,18 +5,33 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from compiler.inductor.lines import Definition, kernel_lines
 from compiler.record import Artifact, Entity, Kernel
-from compiler.torch_api.inductor import IrFacts
 
 _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
 _KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
 WRAPPER_PARAMETERS = (["args"], ["self", "args"])  # parameters of `call`, and of the partitions and branches it calls
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b[\w.]*")
+
+
+class WritingNode(Protocol):
+    """A node that kernels compute: a scheduler node, or a node of a logged graph."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+    @property
+    def bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +53,7 @@ class _Fused:
 
     ids: dict[str, str]
     writers: dict[str, str]
-    facts: dict[str, IrFacts]
+    facts: dict[str, WritingNode]
 
     def nodes_of(self, kernel: str, definitions: list[Definition]) -> tuple[str, ...]:
         nodes = (node for definition in definitions if definition.name == kernel for node in definition.nodes)
@@ -55,7 +70,7 @@ def kernels_artifact(
     title: str,
     graph: str,
     definitions: list[Definition],
-    fused: list[IrFacts],
+    fused: Sequence[WritingNode],
     fused_id: str,
 ) -> tuple[Artifact, tuple[Kernel, ...]]:
     """The output code as an artifact, and its kernels.
@@ -91,7 +106,7 @@ def canonical(code: str, graph: str) -> str:
     return _CACHE_PATH.sub(r"\1\2\1", code)
 
 
-def _group_fused(nodes: list[IrFacts], fused_id: str) -> _Fused:
+def _group_fused(nodes: Sequence[WritingNode], fused_id: str) -> _Fused:
     facts = {f"{fused_id}.{node.name}": node for node in nodes}
     ids = {node.name: identity for identity, node in facts.items()}
     ids |= {part: identity for identity, node in facts.items() for part in node.parts}

@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from compiler.record import Entity, Kernel
-from compiler.torch_api.inductor import KernelFacts
-from compiler.torch_api.line_origins import FxOrigins, line_key
+from compiler.record.printed_code import line_key
+
+if TYPE_CHECKING:  # logs are read without importing torch
+    from compiler.torch_api.inductor import KernelFacts
+    from compiler.torch_api.line_origins import FxOrigins
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"def (\w+)")

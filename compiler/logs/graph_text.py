@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from compiler.record.printed_graph import ASSIGNED, readable_lines
+from compiler.record.printed_code import ASSIGNED, readable_lines
 
 _CLASS = re.compile(r"( *)class (\S+?)\(torch\.nn\.Module\):")
 _PLACE = re.compile(r"\s*# File: (?P<file>.*?):(?P<line>\d+) in (?P<function>[^,]*), code: ?(?P<code>.*)")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from compiler.logs.graph_text import PrintedGraph, PrintedNode
-from compiler.record.printed_graph import short_name
+from compiler.record.printed_code import short_name
 
 Names = tuple[str, ...]
 Origins = dict[str, Names]

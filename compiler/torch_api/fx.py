@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
-from compiler.record.printed_graph import ASSIGNED, dotted_path, readable_lines
+from compiler.record.printed_code import ASSIGNED, dotted_path, readable_lines
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
 

@@ -12,7 +12,6 @@ The marks do not affect Inductor, so the generated code is the same.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,12 +42,12 @@ from torch._inductor.utils import DeferredLineBase, IndentedBuffer
 from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule, Node
 
+from compiler.record.printed_code import line_key
 from compiler.torch_api import fx
 from compiler.torch_api.patching import Function, Wrapper, call_after, call_before, call_inside, call_instead
 
 _MARK = "tcompile_node"
 _COPY = "tcompile_copied_for"
-_TEMPORARY = re.compile(r"tmp\d+ = ")
 _ACCUMULATOR = "accum"  # accumulators of a reduction in TritonKernel.codegen_body: `accum0`, `accum1` …
 
 FxOrigins = tuple[str, ...]
@@ -67,16 +66,6 @@ class KernelLines:
     lines: dict[str, FxOrigins] = field(default_factory=dict)
     names: dict[str, FxOrigins] = field(default_factory=dict)
     rows: tuple[tuple[str, FxOrigins], ...] = ()
-
-
-def line_key(text: str) -> str:
-    """The key of a kernel's line: the temporary that it assigns, else its text.
-
-    A temporary is assigned once; the text of its value may still change (torch._inductor.utils.DelayReplaceLine).
-    """
-    text = text.strip()
-    temporary = _TEMPORARY.match(text)
-    return temporary[0] if temporary else text
 
 
 Nodes = dict[Node, None]

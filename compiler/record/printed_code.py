@@ -1,4 +1,4 @@
-"""FX graphs as torch prints them: made easier to read, and read back. Imports no torch."""
+"""FX graphs and kernels as torch prints them: made easier to read, and read back. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _PARTS = re.compile(r'(?:[^,"]|"[^"]*")+')
 """Matches the parts between commas; commas in a parameter's type ("f32[4, 16][16, 1]cpu") do not separate parts."""
 _UNKNOWN_PLACE = "# No stacktrace found for following nodes"
 _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
+_TEMPORARY = re.compile(r"tmp\d+ = ")
 _INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:(?:: "[^"]*")? = |: "[^"]*",$)')
 """Matches the names that a line of a printed graph assigns or declares."""
@@ -53,3 +54,13 @@ def short_name(target: str) -> str:
     """The operation's name without namespace and overload: `mul` for `aten.mul.Tensor` and `operator.mul`."""
     parts = target.split(".")
     return parts[1] if len(parts) == 3 and parts[0] in ("aten", "prims") else parts[-1]
+
+
+def line_key(text: str) -> str:
+    """The key of a kernel's line: the temporary that it assigns, else its text.
+
+    A temporary is assigned once; the text of its value may still change (torch._inductor.utils.DelayReplaceLine).
+    """
+    text = text.strip()
+    temporary = _TEMPORARY.match(text)
+    return temporary[0] if temporary else text
