@@ -8,19 +8,35 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import CodeType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from compiler.capture.guard_words import SymbolNames, argument, is_internal, words
 from compiler.capture.sources import is_installed
 from compiler.record import Guard
-from compiler.torch_api.dynamo import RESUME_PREFIX
-from compiler.torch_api.guards import GuardFacts
+from compiler.record.printed_code import RESUME_PREFIX
 
 _ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")
 Failed = Counter[tuple[str, str, str]]
 """Number of failures of a guard in calls that recompiled, by its kind, its source and the first part of its code."""
 _ENTRY = re.compile(r"L\['(___stack\d+)'\]")
+
+
+class LeafGuard(Protocol):
+    """One check of compiled code, observed (`compiler.torch_api.guards.GuardFacts`) or logged."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def code(self) -> tuple[str, ...]: ...
+    @property
+    def seconds(self) -> float | None: ...
+    @property
+    def fails(self) -> int: ...
+    @property
+    def of_wrapper(self) -> bool: ...
 
 
 class Asked(NamedTuple):
@@ -34,7 +50,7 @@ class Asked(NamedTuple):
 
 def guards_of(
     frame: str,
-    facts: Sequence[GuardFacts],
+    facts: Sequence[LeafGuard],
     names: Mapping[str, str],
     sizes: SymbolNames,
     failed: Failed | None,
@@ -55,7 +71,7 @@ def guards_of(
     return tuple(replace(guard, failed=count) for guard, count in zip(found, fails, strict=True))
 
 
-def _failures(facts: Sequence[GuardFacts], guards: Sequence[Guard], failed: Failed) -> list[int]:
+def _failures(facts: Sequence[LeafGuard], guards: Sequence[Guard], failed: Failed) -> list[int]:
     """Number of failures of each guard.
 
     If another cache entry fits the call, torch counts failures by value, not by check. Such failures are attributed to
@@ -69,7 +85,7 @@ def _failures(facts: Sequence[GuardFacts], guards: Sequence[Guard], failed: Fail
     return [max(known[index], fact.fails) if index in blamed else known[index] for index, fact in enumerate(facts)]
 
 
-def _known_failures(fact: GuardFacts, failed: Failed) -> int:
+def _known_failures(fact: LeafGuard, failed: Failed) -> int:
     if fact.kind == "NO_TENSOR_ALIASING":
         return failed[fact.kind, "", ""]
     if fact.kind == "LAMBDA_GUARD":
@@ -88,7 +104,7 @@ def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
 
 
 def _guard(
-    identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: SymbolNames, stack: dict[str, str]
+    identity: str, frame: str, fact: LeafGuard, names: Mapping[str, str], sizes: SymbolNames, stack: dict[str, str]
 ) -> Guard:
     asked = next((found for part in fact.code if (found := line_that_asked(part, names))), Asked())
     code = tuple(dict.fromkeys(part.split("  #", 1)[0].strip() for part in fact.code))

@@ -89,8 +89,16 @@ class SourceBook:
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """One artifact for each file: cells first, then the user's files, then installed packages."""
-        present = [file for file in self.lines if linecache.getlines(file)]
+        present = [file for file in self.lines if self.source(file)]
         return tuple(self._cached_artifact(file) for file in sorted(present, key=self._rank))
+
+    def source(self, file: str) -> list[str]:
+        """The lines of a file; [] if it can't be read."""
+        return linecache.getlines(file)
+
+    def shown_lines(self, file: str, source: list[str]) -> Iterator[int]:
+        """Yield the line numbers to show; 0 marks a gap."""
+        return _shown_lines(file, source, self.lines[file])
 
     def _cached_artifact(self, file: str) -> Artifact:
         """The file's artifact, cached until more of its lines or calls are added."""
@@ -105,9 +113,9 @@ class SourceBook:
         return (0 if is_cell(file) else 2 if is_installed(file) else 1, self.name(file))
 
     def _artifact(self, file: str) -> Artifact:
-        source = [line.rstrip("\n") for line in linecache.getlines(file)]
+        source = [line.rstrip("\n") for line in self.source(file)]
         wanted = self.lines[file]
-        numbers = list(_shown_lines(file, source, wanted))
+        numbers = list(self.shown_lines(file, source))
         own = self.artifact_id(file)
         lines: dict[int, tuple[str, ...]] = {}
         entities = []
@@ -125,7 +133,6 @@ class SourceBook:
 
 
 def _shown_lines(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
-    """Yield the line numbers to show; 0 marks a gap."""
     if len(source) <= (WHOLE_CELL_LINES if is_cell(file) else WHOLE_FILE_LINES):
         yield from range(1, len(source) + 1)
         return

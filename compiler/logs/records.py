@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import md5
+from typing import Any
 
-from compiler.logs.events import Event, Log
-from compiler.record import Artifact, Environment, GraphHalf, Record
+from compiler.logs.capture import (
+    breaks_of,
+    frames_of,
+    guards_of_text,
+    listed_reasons,
+    recompile_of,
+    symbols_of,
+    with_followers,
+)
+from compiler.logs.events import Event, Log, LogProblem
+from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
+from compiler.logs.links import Origins, origins_by_name, origins_by_trace
+from compiler.logs.output_code import half_of, kernels_of_code
+from compiler.logs.sources import LoggedSources
+from compiler.record import Artifact, Decision, Entity, Environment, Frame, GraphHalf, Phase, Problem, Record, Span
 from compiler.record.builder import Builder
 from compiler.record.options import Options
+from compiler.record.plain_text import pluralize
 
 KNOWN_KINDS = frozenset(
     (
@@ -24,37 +43,432 @@ KNOWN_KINDS = frozenset(
 )  # fmt: skip
 """Kinds of events that tcompile shows or knows to leave out; others are counted (`Job.unknown`)."""
 
-_GRAPHS: dict[str, tuple[str, GraphHalf]] = {
-    "dynamo_output_graph": ("captured", ""),
-    "after_pre_grad_graph": ("pre_grad", ""),
-    "aot_joint_graph": ("joint", ""),
-    "aot_forward_graph": ("forward", "forward"),
-    "aot_backward_graph": ("backward", "backward"),
-    "aot_inference_graph": ("inference", "inference"),
-    "inductor_post_grad_graph": ("post_grad", ""),
-    "inductor_output_code": ("kernels", ""),
+_GRAPHS: dict[str, tuple[str, GraphHalf, str]] = {
+    "dynamo_output_graph": ("captured", "", "captured by TorchDynamo"),
+    "after_pre_grad_graph": ("pre_grad", "", "after Inductor's passes before autograd"),
+    "aot_joint_graph": ("joint", "", "forward and backward together"),
+    "aot_forward_graph": ("forward", "forward", "forward"),
+    "aot_backward_graph": ("backward", "backward", "backward"),
+    "aot_inference_graph": ("inference", "inference", "inference"),
+    "inductor_post_grad_graph": ("post_grad", "", "{half}, after post-grad passes"),
+    "exported_program": ("exported", "", "exported by torch.export"),
 }
-"""Stage and half of an event, by its kind or an artifact's name; the half of the last two is that of the code."""
+"""Stage, half and title of a graph, by the kind of its event or the name of its artifact."""
+_SYMBOLS = (
+    "create_symbol", "create_unbacked_symbol", "symbolic_shape_specialization", "guard_added", "guard_added_fast",
+)  # fmt: skip
+_FAILURES = {
+    "missing_fake_kernel": "an operator has no fake kernel",
+    "mismatched_fake_kernel": "an operator's fake kernel does not match its results",
+    "guard_on_data_dependent_error": "a branch depends on data",
+    "dynamo_error": "TorchDynamo raised an error",
+    "eager_compile_backwards_failure": "the backward could not be compiled ahead of its first call",
+    "make_fx_fail_partial": "tracing failed; the graph so far is in the log",
+    "fx_interpreter_error": "a graph could not be interpreted",
+}
+_ABSENT = (
+    ("ir", "a log has no loop IR: torch writes it to no structured trace"),
+    ("fused_ir", "a log has no loop IR, and no fusion decisions: torch writes them to no structured trace"),
+    ("autograd", "a log has no eager autograd graph"),
+    ("timing", "a log has no measured times of calls or kernels; a profile of the job has them"),
+)
+_HINT = "run the function here with tcompile.explore to see it"
+_CACHES = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
+_OF_PROCESS = ("chromium_event", "artifact", "dump_file", "compilation_metrics")
+"""Events that may belong to no compilation."""
+MOST_NODES = 20_000
+"""A larger graph is shown as text, without entities."""
+Attrs = dict[str, Any]
+
+
+@dataclass
+class _Compiled:
+    """The events of one compilation. `id` is unique in the log ("0/1", or "0/1#2" after a reset)."""
+
+    id: str
+    compile_id: str
+    starts: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def graph(self) -> str:
+        """Frame and compilation; those of compiled autograd are numbered with the others."""
+        name = self.id
+        return name.partition("/")[2] or name if name.startswith("!") else name
+
+    def of(self, *kinds: str) -> Iterator[Event]:
+        return (event for event in self.events if event.kind in kinds or event.name in kinds)
+
+    def last(self, kind: str) -> Event | None:
+        return next((event for event in reversed(self.events) if kind in (event.kind, event.name)), None)
 
 
 def record_of(log: Log, ids: Collection[str] | None = None) -> Record:
-    """The record of a log's compilations, or of those with the given ids ("0/1", torch's names)."""
-    builder = Builder(" ".join(log.names), Options(), Environment())
-    wanted = None if ids is None else set(ids)
-    halves: dict[str, GraphHalf] = {}
-    for event, stage, half in _graph_events(log):
-        if wanted is not None and event.compile_id not in wanted:
+    """The record of a log's compilations, or of those with the given ids ("0/1", or "0/1#2" after a reset)."""
+    compiled = _compilations(log, None if ids is None else set(ids))
+    title = next((function for each in compiled if (function := _function(log, each).function)), "")
+    builder = Builder(title or " ".join(log.names), Options(), _environment(log))
+    reader = _Reader(log, builder)
+    for each in compiled:
+        reader.read(each)
+    reader.finish()
+    return builder.record().with_fields(origin="log", trust="untrusted", target=reader.target)
+
+
+def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
+    """The compilations of a log in order of start; a second start of the same id begins another one."""
+    found: dict[str, _Compiled] = {}
+    now: dict[str, _Compiled] = {}
+    early: dict[str, list[Event]] = {}
+    counts: dict[str, int] = {}
+    kinds = (KNOWN_KINDS | set(_FAILURES)) - {"str", "describe_storage", "describe_tensor"}
+    for event in log.of(*kinds):
+        name = event.compile_id
+        if not name and event.kind in _OF_PROCESS and event.name not in _FAILURES:
             continue
-        graph = event.compile_id.rpartition("!")[2]
-        if half:
-            halves[graph] = half
-        own = half or halves.get(graph, "inference") if stage in ("post_grad", "kernels") else half
-        place = graph if own in ("", stage) else f"{graph} {own}"
-        builder.add(Artifact(f"{stage}[{place}]", stage, stage, "python", event.payload, graph, half=own))
-    return builder.record().with_fields(origin="log", trust="untrusted")
+        if event.name == "recompile_reasons" or (event.kind == "chromium_event" and name not in now):
+            early.setdefault(name, []).append(event)
+            continue
+        each = now.get(name)
+        if each is None or (event.kind == "dynamo_start" and each.starts):
+            counts[name] = count = counts.get(name, 0) + 1
+            each = _Compiled(name if count == 1 else f"{name}#{count}", name)
+            each.events.extend(early.pop(name, ()))
+            now[name] = found[each.id] = each
+        if event.kind == "dynamo_start":
+            each.starts.append(event)
+        each.events.append(event)
+    listed = list(found.values())
+    return listed if wanted is None else [each for each in listed if wanted & {each.id, each.graph}]
 
 
-def _graph_events(log: Log) -> Iterator[tuple[Event, str, GraphHalf]]:
-    for event in log.of("artifact", *_GRAPHS):
-        if (found := _GRAPHS.get(event.name or event.kind)) is not None:
-            yield event, *found
+def _environment(log: Log) -> Environment:
+    version = next((event for event in log.of("artifact") if event.name == "torch_version"), None)
+    values = _json(version.payload) if version else {}
+    return Environment(torch=str(values.get("pytorch_version", "")))
+
+
+def _json(text: str) -> dict[str, Any]:
+    """A JSON object; {} for anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _function(log: Log, each: _Compiled) -> Span:
+    """The compiled function and its first line."""
+    metrics = each.last("compilation_metrics")
+    fields = metrics.fields if metrics and isinstance(metrics.fields, dict) else {}
+    if fields.get("co_name"):
+        line = fields.get("co_firstlineno")
+        return Span(str(fields.get("co_filename") or ""), line if isinstance(line, int) else 0,
+                    function=str(fields["co_name"]))  # fmt: skip
+    stack = frames_of(log, each.starts[-1].fields.get("stack")) if each.starts else []
+    return stack[-1] if stack else Span("", 0)
+
+
+class _Reader:
+    """Adds compilations to a record."""
+
+    def __init__(self, log: Log, builder: Builder) -> None:
+        self.log = log
+        self.builder = builder
+        self.book = LoggedSources()
+        self.printed: dict[str, PrintedGraph] = {}
+        self.nodes: dict[str, int] = {}
+        self.instance: dict[str, str] = {}
+        self.codes: dict[str, int] = {}
+        self.target = ""
+
+    def read(self, each: _Compiled) -> None:
+        frame = self._frame(each)
+        if each.starts or each.last("compilation_metrics"):
+            self.builder.frames[frame.id] = frame
+        self.instance[each.compile_id] = frame.id
+        stack = self._call_site(each)
+        self._graphs(each, stack)
+        self._capture(each, frame)
+        self._failures(each)
+        self._caches(each)
+        self._phases(each)
+
+    def finish(self) -> None:
+        builder = self.builder
+        order = list(builder.frames)
+        known = [found for found in builder.breaks if found.frame in builder.frames]
+        builder.breaks[:] = with_followers(known, builder.frames, self.nodes, order)
+        for found in builder.breaks:
+            for name in found.resumed_by:
+                builder.frames[name] = replace(builder.frames[name], resumes=found.id, caller=found.frame)
+        for artifact in self.book.artifacts():
+            builder.add(artifact)
+        self._say_what_is_absent()
+
+    def _say_what_is_absent(self) -> None:
+        made = {artifact.stage for artifact in self.builder.artifacts.values()}
+        for stage, reason in _ABSENT:
+            if stage not in made:
+                self.builder.problem(Problem(stage, reason, _HINT))
+        if missing := self.book.missing():
+            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            words = (
+                f"a log has no source files, and these are not here or have changed: {shown}; logged lines are shown"
+            )
+            self.builder.problem(Problem("source", words, "open the log where the program's files are"))
+        for problem in self.log.problems:
+            self.builder.problem(Problem("captured", f"{problem.file}, byte {problem.at}: {problem.reason}"))
+
+    def _frame(self, each: _Compiled) -> Frame:
+        function = _function(self.log, each)
+        metrics = each.last("compilation_metrics")
+        fields = metrics.fields if metrics and isinstance(metrics.fields, dict) else {}
+        failure = str(fields.get("fail_reason") or "").strip().partition("\n")[0]
+        kind = str(fields.get("fail_type") or "")
+        place = f"{function.file}:{function.line}:{function.function}"
+        frame_id = each.graph.partition("#")[0]
+        number = frame_id.rpartition("/")[2]
+        has_graph = any(True for _ in each.of("dynamo_output_graph", "compiled_autograd_graph"))
+        if function.file and function.line:
+            self.book.line(function.file, function.line)
+        return Frame(
+            id=each.graph, function=function.function, file=self.book.name(function.file) if function.file else "",
+            line=function.line, outcome="failed" if kind else "compiled" if has_graph else "skipped",
+            reason=f"{kind}: {failure}" if kind else "" if has_graph else "no tensor operation to compile",
+            graphs=(f"captured[{each.graph}]",) if has_graph else (),
+            restarts=tuple(str(reason).partition("\n")[0] for reason in fields.get("restart_reasons") or ()),
+            called_at=self._caller(each), call_number=1,
+            code=self.codes.setdefault(place, len(self.codes)), compilation=int(number) if number.isdigit() else 0,
+        )  # fmt: skip
+
+    def _caller(self, each: _Compiled) -> Span | None:
+        stack = frames_of(self.log, each.starts[-1].fields.get("stack")) if each.starts else []
+        own = [span for span in stack[:-1] if not span.installed]
+        if not own:
+            return None
+        return self.book.logged_span(own[-1].file, own[-1].line, own[-1].function, own[-1].code)
+
+    def _call_site(self, each: _Compiled) -> tuple[str, ...]:
+        """Ids of the user's lines that led to the compiled function, outermost first."""
+        stack = frames_of(self.log, each.starts[-1].fields.get("stack")) if each.starts else []
+        return tuple(self.book.logged(span.file, span.line, span.code) for span in stack[:-1] if not span.installed)
+
+    def _graphs(self, each: _Compiled, call_site: tuple[str, ...]) -> None:
+        """Add the graphs and kernels of a compilation. Of several attempts the last one counts."""
+        half: GraphHalf = ""
+        code_half: GraphHalf = ""
+        parts: dict[str, int] = {}
+        for event in each.of(*_GRAPHS, "inductor_output_code", "optimize_ddp_split_child", "compiled_autograd_graph"):
+            graph = self._part(each, event, parts)
+            if event.kind == "inductor_output_code":
+                self._kernels(each, event, graph, half_of(event.payload) or code_half or "inference")
+                continue
+            stage, half, title = _GRAPHS.get(event.name or event.kind, ("captured", "", "captured"))
+            if event.kind == "compiled_autograd_graph":
+                stage, half, title = "autograd", "", "captured by compiled autograd"
+            elif event.kind == "optimize_ddp_split_child":
+                title = "captured by TorchDynamo, a bucket of DistributedDataParallel"
+            printed = parse_graph(self._payload(event))
+            if stage == "post_grad":
+                half = code_half = self._half_of_graph(printed, graph)
+            self._graph(stage, half, title.format(half=half), printed, graph, call_site)
+            if stage == "captured":
+                self.nodes[each.graph] = self.nodes.get(each.graph, 0) + sum(1 for _ in printed.calls())
+
+    def _part(self, each: _Compiled, event: Event, parts: dict[str, int]) -> str:
+        """The graph that an event belongs to; DDPOptimizer splits a captured graph into parts (`0/0 submod_1`)."""
+        if event.kind == "optimize_ddp_split_child" and isinstance(event.fields, dict):
+            return f"{each.graph} {event.fields.get('name', '')}".strip()
+        splits = [child for child in each.of("optimize_ddp_split_child") if isinstance(child.fields, dict)]
+        if not splits or event.kind in ("dynamo_output_graph", "compiled_autograd_graph"):
+            return each.graph
+        count = parts.get(event.name or event.kind, 0)
+        parts[event.name or event.kind] = count + 1
+        return f"{each.graph} {splits[min(count, len(splits) - 1)].fields.get('name', '')}"
+
+    def _payload(self, event: Event) -> str:
+        """The payload, after its checksum was compared."""
+        text = event.payload
+        wanted = event.all_fields.get("has_payload")
+        if isinstance(wanted, str) and md5(text.encode(), usedforsecurity=False).hexdigest() != wanted:
+            why = "is not what was written: its checksum differs" if text else "is missing"
+            problem = LogProblem(
+                self.log.names[0], 0, f"the content of {event.kind} {event.name or event.compile_id} {why}"
+            )
+            if problem not in self.log.problems:
+                self.log.problems.append(problem)
+        return text
+
+    def _half_of_graph(self, printed: PrintedGraph, graph: str) -> GraphHalf:
+        """The half of a post-grad graph: the one with the same inputs."""
+        names = {node.name for node in printed.inputs()}
+        halves: tuple[GraphHalf, ...] = ("forward", "backward", "inference")
+        known = {half: self.printed.get(f"{half}[{graph}]") for half in halves}
+        inputs = {half: {node.name for node in other.inputs()} for half, other in known.items() if other is not None}
+        shared = {half: len(names & own) - len(names ^ own) / 2 for half, own in inputs.items()}
+        if not shared:
+            return "backward" if any(name.startswith("tangents") for name in names) else "inference"
+        if any(name.startswith("tangents") for name in names) and "backward" in shared:
+            return "backward"
+        return max(shared, key=lambda half: shared[half])
+
+    def _graph(
+        self, stage: str, half: GraphHalf, title: str, printed: PrintedGraph, graph: str, call_site: tuple[str, ...]
+    ) -> Artifact:
+        place = graph if half in ("", stage) else f"{graph} {half}"
+        identity = f"{stage}[{place}]"
+        self.printed[identity] = printed
+        parent = self._parent(stage, half, graph)
+        origins: Origins = {}
+        if parent:
+            link = origins_by_trace if self._is_traced(stage, parent) else origins_by_name
+            origins = link(printed, self.printed[parent])
+        make = _Entities(identity, self.book, parent, origins, call_site if stage in ("captured", "exported") else ())
+        large = len(printed.nodes) > MOST_NODES
+        entities = () if large else tuple(make.entity(node) for node in printed.nodes)
+        lines: dict[int, tuple[str, ...]] = (
+            {} if large else {number: (f"{identity}.{name}",) for number, name in printed.lines.items()}
+        )
+        for artifact_file in {node.place.file for node in printed.nodes if node.place}:
+            self.book.name(artifact_file)
+        text = self.book.shorten(printed.text)
+        artifact = Artifact(identity, stage, title, "python", text, graph, lines, entities, half=half)
+        return self.builder.add(artifact)
+
+    def _is_traced(self, stage: str, parent: str) -> bool:
+        return stage in ("joint", "inference", "forward") and parent.partition("[")[0] in ("pre_grad", "captured")
+
+    def _parent(self, stage: str, half: GraphHalf, graph: str) -> str:
+        """Id of the graph that a stage's graph was made from; "" if it is not in the log."""
+        before = {
+            "pre_grad": ("captured",), "joint": ("pre_grad", "captured"), "inference": ("pre_grad", "captured"),
+            "forward": ("joint", "pre_grad", "captured"), "backward": ("joint",), "post_grad": (half, "captured"),
+        }.get(stage, ())  # fmt: skip
+        return next((name for one in before if one and (name := f"{one}[{graph}]") in self.printed), "")
+
+    def _kernels(self, each: _Compiled, event: Event, graph: str, half: GraphHalf) -> None:
+        post_grad = f"post_grad[{graph} {half}]"
+        artifact, kernels = kernels_of_code(
+            self._payload(event), graph=graph, half=half, title=f"{half}, generated code",
+            post_grad=self.builder.artifacts.get(post_grad), printed=self.printed.get(post_grad),
+            logged=_logged_kernels(each),
+        )  # fmt: skip
+        self.builder.kernels[:] = [kernel for kernel in self.builder.kernels if kernel.artifact != artifact.id]
+        self.builder.kernels.extend(kernels)
+        self.builder.add(artifact)
+        if match := re.search(r"DeviceProperties\(type='(\w+)'", artifact.text):
+            self.target = self.target or match[1]
+        elif kernels and any(kernel.language == "cpp" for kernel in kernels):
+            self.target = self.target or "cpu"
+
+    def _capture(self, each: _Compiled, frame: Frame) -> None:
+        builder = self.builder
+        symbols = symbols_of(frame.id, each.of(*_SYMBOLS), self.log, self.book)
+        builder.symbols.extend(symbols)
+        guards: tuple[Any, ...] = ()
+        if (event := each.last("dynamo_cpp_guards_str")) is not None:
+            guards = guards_of_text(frame.id, self._payload(event), self.book, symbols)
+            builder.guards.extend(guards)
+        seen: set[str] = set()
+        for event in each.of("dynamo_graph_break_reason"):
+            text = self._payload(event)
+            if text not in seen and (found := breaks_of(frame.id, text, len(seen), self.book)) is not None:
+                seen.add(text)
+                builder.breaks.append(found)
+        if (event := each.last("recompile_reasons")) is not None:
+            reasons = listed_reasons(self._payload(event))
+            builder.recompiles.append(recompile_of(frame, reasons, guards, self.instance))
+
+    def _failures(self, each: _Compiled) -> None:
+        frame = self.builder.frames.get(each.graph)
+        if frame is not None and frame.outcome == "failed":
+            where = f"{frame.function} ({frame.file}:{frame.line})"
+            self.builder.problem(Problem("captured", f"{where} was not compiled: {frame.reason}", graph=frame.id))
+        for event in each.of(*_FAILURES):
+            words = _FAILURES[event.name or event.kind]
+            text = event.payload.strip() or str(event.fields if isinstance(event.fields, dict) else "")
+            last = text.rpartition("\n")[2].strip()
+            stage = "exported" if not each.starts else "captured"
+            self.builder.problem(Problem(stage, f"{words}: {last[:400]}", graph=each.graph))
+
+    def _caches(self, each: _Compiled) -> None:
+        """Outcomes of caches as decisions, with the parts of the key."""
+        for event in each.of("artifact"):
+            if not (match := _CACHES.fullmatch(event.name)):
+                continue
+            values = _json(event.payload)
+            key, why = str(values.get("key") or ""), str(values.get("cache_bypass_reason") or "")
+            components = values.get("components")
+            count = len(components) if isinstance(components, list) else 0
+            words = why.partition("\n")[0] or (f"key {key}" if key else "")
+            if count:
+                words += f", of {pluralize(count, 'part')}"
+            name = {"fx_graph": "FX graph cache", "aotautograd": "AOTAutograd cache"}[match[1]]
+            decision = Decision(name, each.graph, (), match[2], words)
+            if decision not in self.builder.decisions:
+                self.builder.decisions.append(decision)
+
+    def _phases(self, each: _Compiled) -> None:
+        """Times of phases from the events that torch logs for Chromium's trace viewer."""
+        open_events: list[tuple[str, float]] = []
+        totals: dict[tuple[str, str], tuple[float, int]] = {}
+        for event in each.of("chromium_event"):
+            values = _json(event.payload)
+            name, time, phase = str(values.get("name", "")), values.get("ts"), values.get("ph")
+            if not isinstance(time, int | float):
+                continue
+            if phase == "B":
+                open_events.append((name, time))
+            elif phase == "E" and any(name == known for known, _ in open_events):
+                while open_events[-1][0] != name:
+                    open_events.pop()
+                began = open_events.pop()[1]
+                parent = open_events[-1][0] if open_events else ""
+                if name not in [known for known, _ in open_events]:
+                    seconds, count = totals.get((name, parent), (0.0, 0))
+                    totals[name, parent] = (seconds + max(0.0, time - began) / 1e6, count + 1)
+        for (name, parent), (seconds, count) in totals.items():
+            self.builder.phases.append(Phase(name, seconds, each.graph, parent, count))
+
+
+def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
+    """Post-grad nodes by kernel, if torch tracked provenance (`provenance_tracking_level`)."""
+    found: dict[str, list[str]] = {}
+    for event in each.of("inductor_provenance_tracking_node_mappings"):
+        mapping = _json(event.payload).get("cppCodeToPost")
+        for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
+            if isinstance(nodes, list):
+                found.setdefault(str(name).rpartition(":")[0] or str(name), []).extend(map(str, nodes))
+    return found
+
+
+@dataclass(frozen=True)
+class _Entities:
+    """Makes entities of printed nodes."""
+
+    identity: str
+    book: LoggedSources
+    parent: str
+    origins: Origins
+    call_site: tuple[str, ...]
+
+    def entity(self, node: PrintedNode) -> Entity:
+        attrs: Attrs = {"op": node.op, "target": node.target, **type_attrs(node.type)}
+        origins = tuple(f"{self.parent}.{name}" for name in self.origins.get(node.name, ()))
+        if node.place is not None and node.kind == "call":
+            place = node.place
+            line = self.book.logged(place.file, place.line, place.code)
+            attrs |= {"file": self.book.name(place.file), "line": place.line, "code": place.code}
+            if not self.parent:
+                origins = tuple(dict.fromkeys((*self.call_site, line)))
+        if node.description:
+            attrs["description"] = node.description
+        if node.bodies:
+            attrs["subgraphs"] = [f"{self.identity}.{name}" for name in node.bodies]
+        if node.body:
+            attrs["subgraph"] = f"{self.identity}.{node.body}"
+        if origins and self.parent:
+            attrs["inferred"] = True
+        inputs = tuple(f"{self.identity}.{name}" for name in node.inputs)
+        return Entity(f"{self.identity}.{node.name}", node.kind, node.name, attrs, inputs, origins)

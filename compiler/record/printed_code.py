@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+RESUME_PREFIX = "torch_dynamo_resume_in_"
+"""Start of the name of a function that TorchDynamo generates for the rest of a function after a graph break."""
 SIGNATURE_WIDTH = 120
 _PARAMETER = re.compile(r"\w+")
 _PARTS = re.compile(r'(?:[^,"]|"[^"]*")+')

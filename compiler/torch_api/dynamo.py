@@ -45,6 +45,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compiler.process import preserve_state
+from compiler.record.printed_code import RESUME_PREFIX
 from compiler.torch_api import module_calls
 from compiler.torch_api.compilations import CompileKey, current_key, key_of, restore_dispatch_modes
 from compiler.torch_api.ddp_buckets import BUCKET_CAP_HINT, Bucket, bucket_cap_refusal, compile_observed
@@ -73,7 +74,6 @@ CONVERSION_LOGGERS = (
     "torch._dynamo.variables.tensor",
     "torch._subclasses.fake_tensor",
 )
-RESUME_PREFIX = "torch_dynamo_resume_in_"
 # How reasons for `log_graph_break` begin if the rest of the function, or all of it, runs as plain Python.
 DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
 AND_THEN = "*** While handling this graph break, another graph break occurred: ***"

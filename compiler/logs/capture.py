@@ -1,0 +1,316 @@
+"""Facts about TorchDynamo in a log: guards, symbols, graph breaks, recompilations with their causes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from compiler.capture import recompile_advice as advice
+from compiler.capture.guard_words import SymbolNames, argument, plain, quote, value_words
+from compiler.capture.guards import guards_of
+from compiler.logs.events import Event, Log
+from compiler.logs.sources import LoggedSources, is_of_package
+from compiler.record import Condition, Frame, GraphBreak, Guard, GuardFailure, Recompile, Span, Symbol
+
+_LEAF = re.compile(r"^((?:\| )*)\+- ([A-Z][A-Z_0-9]+): (.*)$")
+_MANAGER = re.compile(r"^((?:\| )*)\+- \w*Guard\w*Manager\w*(?:: source=(.*?), accessed_by=.*)?")
+_BREAK = re.compile(
+    r"Graph break in user code at (?P<file>.+):(?P<line>\d+)\n(?:Graph Break Reason: )?(?P<rest>.*)", re.DOTALL
+)
+_TRACEBACK = re.compile(
+    r'  File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n'
+    r"(?:    (?P<code>.*)\n?)?(?:    (?P<marks> *[~^]+)[~^ ]*$)?",
+    re.MULTILINE,
+)
+_RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
+_LAST_LINES = re.compile(r"\n+(?:NoneType: None|Traceback \(most recent call last\):.*)\s*$", re.DOTALL)
+MOST_GUARDS = 5_000
+"""Maximum number of guards of one compilation that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LoggedGuard:
+    """A leaf guard of the logged tree (`compiler.torch_api.guards.GuardFacts`)."""
+
+    kind: str
+    source: str
+    code: tuple[str, ...]
+    seconds: float | None = None
+    fails: int = 0
+    of_wrapper: bool = False
+
+
+def guards_of_text(frame: str, text: str, book: LoggedSources, symbols: Sequence[Symbol]) -> tuple[Guard, ...]:
+    """The guards in torch's printed tree (`dynamo_cpp_guards_str`), in the order in which they are checked."""
+    sources: dict[int, str] = {}
+    facts: list[_LoggedGuard] = []
+    for line in text.split("\n"):
+        if len(line) > 100_000 or len(facts) >= MOST_GUARDS:
+            continue
+        if leaf := _LEAF.match(line):
+            facts.append(_LoggedGuard(leaf[2], sources.get(len(leaf[1]) // 2 - 1, "L"), (leaf[3],)))
+        elif manager := _MANAGER.match(line):
+            sources[len(manager[1]) // 2] = manager[2] or "L"
+    names = {file: book.name(file) for file in book.lines}
+    sizes = SymbolNames(
+        {symbol.source: symbol.became or symbol.name for symbol in symbols},
+        {symbol.source: symbol.name for symbol in symbols if not symbol.became},
+    )
+    return guards_of(frame, facts, names, sizes, None, {})
+
+
+def frames_of(log: Log, stack: object) -> list[Span]:
+    """The frames of a logged stack, outermost first; files are full paths."""
+    spans = []
+    for each in stack if isinstance(stack, list) else []:
+        if isinstance(each, dict) and isinstance(line := each.get("line"), int):
+            known = each.get("filename")
+            file = log.strings.get(known, "") if isinstance(known, int) else str(known or "")
+            installed = is_of_package(file)
+            spans.append(Span(file, line, line, 0, 0, str(each.get("name", "")), str(each.get("loc") or ""), installed))
+    return spans
+
+
+def symbols_of(frame: str, events: Iterable[Event], log: Log, book: LoggedSources) -> tuple[Symbol, ...]:
+    """Symbolic sizes and numbers, with their specializations and the conditions that were added on them."""
+    found: dict[str, Symbol] = {}
+    for event in events:
+        fields = event.fields if isinstance(event.fields, dict) else {}
+        if event.kind in ("create_symbol", "create_unbacked_symbol"):
+            name, (low, high) = str(fields.get("symbol", "")), _range(str(fields.get("vr", "")))
+            source = plain(str(fields.get("source", "")))
+            found[name] = Symbol(name, frame, source, _number(fields.get("val")), low, high)
+        elif event.kind == "symbolic_shape_specialization":
+            name = str(fields.get("symbol", ""))
+            if name in found:
+                place = _innermost(frames_of(log, fields.get("user_stack")), book)
+                found[name] = replace(found[name], became=str(fields.get("value", "")), specialized_by=place)
+        elif event.kind in ("guard_added", "guard_added_fast"):
+            words = str(fields.get("expr", ""))
+            place = _innermost(frames_of(log, fields.get("user_stack")), book) or Span("", 0)
+            condition = Condition(words, place.file, place.line, place.code)
+            for name in set(re.findall(r"\b\w+\b", words)) & found.keys():
+                found[name] = replace(found[name], conditions=(*found[name].conditions, condition))
+    return tuple(found.values())
+
+
+def _innermost(spans: Sequence[Span], book: LoggedSources) -> Span | None:
+    """The innermost line of the user's own code, or else the innermost line."""
+    chosen = ([span for span in spans if not span.installed] or list(spans))[-1:]
+    return book.logged_span(chosen[0].file, chosen[0].line, chosen[0].function, chosen[0].code) if chosen else None
+
+
+def _number(text: object) -> int | float | None:
+    try:
+        value = float(str(text))
+    except ValueError:
+        return None
+    if value != value or abs(value) > 2**62:
+        return None
+    return int(value) if value.is_integer() and "." not in str(text) else value
+
+
+def _range(text: str) -> tuple[int | float | None, int | float | None]:
+    low, _, high = text.strip("[]VR ").partition(",")
+    return _number(low), _number(high)
+
+
+def breaks_of(frame: str, payload: str, number: int, book: LoggedSources) -> GraphBreak | None:
+    """A graph break from torch's message (`dynamo_graph_break_reason`); None if it is in another form."""
+    from compiler.capture.breaks import graph_break  # it imports torch, which most records do not need
+    from compiler.torch_api.dynamo import BreakFacts
+    from compiler.torch_api.traced_lines import Place
+
+    matched = _BREAK.match(payload)
+    message, _, trace = (matched["rest"] if matched else payload).partition("\nUser code traceback:\n")
+    message = _LAST_LINES.sub("", message).strip()
+    stack: list[tuple[str, int, str, str, re.Match[str] | None]] = [
+        (found["file"], int(found["line"]), found["function"], (found["code"] or "").strip(), found)
+        for found in _TRACEBACK.finditer(_LAST_LINES.sub("", trace))
+    ]
+    if not stack and matched:
+        stack = [(matched["file"], int(matched["line"]), "", "", None)]
+    places = []
+    for file, line, _, code, _ in stack:
+        book.logged(file, line, code)
+    for file, line, function, code, found in stack:
+        columns = _columns(book, file, line, code, found["marks"] if found else None)
+        places.append(Place(file, function, line, *columns))
+    own = _inside(places)
+    reason = message.partition("\n")[0].strip()
+    facts = BreakFacts(reason or "graph break", message, (), tuple(own), message)
+    made = graph_break(f"break[{frame}].{number}", frame, facts, book)
+    place = own[-1] if own else None
+    code = next(
+        (code for file, line, _, code, _ in reversed(stack) if place and (file, line) == (place.file, place.line)), ""
+    )
+    whole = place is not None and book.is_whole(place.file)
+    return replace(made, code=code or made.code, suggestions=made.suggestions if whole else _without_edits(made))
+
+
+def _without_edits(found: GraphBreak) -> tuple[Any, ...]:
+    """Suggestions without rewrites, as the file is not here or has changed."""
+    return tuple(replace(each, rewrite="", applicability="explanation", caveat="") for each in found.suggestions)
+
+
+def _inside(places: Sequence[Any]) -> list[Any]:
+    """The places from the compiled function on: those of the caller and of torch's wrappers are left out."""
+    last = max((number for number, each in enumerate(places) if "_dynamo/eval_frame.py" in each.file.replace("\\", "/")
+                or "_wrapped_call_impl" in each.function or each.function == "_call_impl"), default=-1)  # fmt: skip
+    inner = list(places[last + 1 :]) or list(places[-1:])
+    return [each for each in inner if each.function != "<module>"] or inner[-1:]
+
+
+def _columns(book: LoggedSources, file: str, line: int, code: str, marks: str | None) -> tuple[int, ...]:
+    """End line and columns of the marked part of a line, if the file is here; () otherwise."""
+    if not marks or not book.is_whole(file):
+        return ()
+    text = book.source(file)[line - 1]
+    indent = len(text) - len(text.lstrip())
+    start = len(marks) - len(marks.lstrip())
+    length = len(marks.strip())
+    return (line, indent + start, indent + start + length) if code and start + length <= len(code) else ()
+
+
+_DTYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Int": "int32", "Long": "int64",
+    "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}  # fmt: skip
+_MISMATCH = re.compile(
+    r"tensor '(?P<name>.*?)' (?P<what>size|stride|dtype|rank|requires_grad|device index|dispatch key set|Tensor type)"
+    r" mismatch(?: at index (?P<index>\d+))?\.? ?expected (?P<old>.*?)(?:,? actual (?P<new>.*))?$", re.DOTALL,
+)  # fmt: skip
+_CAUSES = {
+    "size": "shape", "stride": "stride", "dtype": "dtype", "rank": "number of dimensions",
+    "requires_grad": "requires_grad", "device index": "device", "dispatch key set": "tensor", "Tensor type": "type",
+}  # fmt: skip
+_STATES = {"grad_mode": "grad mode", "autocast": "autocast", "default_dtype": "default dtype"}
+
+
+def recompile_of(
+    frame: Frame, reasons: Sequence[str], guards: Sequence[Guard], instance: Mapping[str, str]
+) -> Recompile:
+    """A recompilation from torch's reasons, one for each earlier cache entry, latest first.
+
+    `guards` are those of the new code: torch logs the old value of an argument that changed, and its new guard has the
+    new value. `instance` maps torch's ids of compilations to those of this record.
+    """
+    failures = []
+    for reason in reasons:
+        entry, _, words = reason.partition(": ")
+        failures.append(failure_of(instance.get(entry, entry), words, guards))
+    text, settings, first = "", (), failures[0] if failures else None
+    if first is not None:
+        text, settings = advice.advise_on(first)
+    return Recompile(
+        id=f"recompile[{frame.id}]", frame=frame.id, function=frame.function, file=frame.file, line=frame.line,
+        reasons=tuple(reasons), failures=tuple(failures), cause=first.cause if first else "",
+        argument=first.argument if first else "", advice=text, settings=tuple(settings),
+        closest=first.entry if first else "", applicability=advice.applicability(settings, ""),
+        call=frame.called_at,
+    )  # fmt: skip
+
+
+def failure_of(entry: str, reason: str, guards: Sequence[Guard]) -> GuardFailure:
+    """Classify torch's reason why a cache entry did not fit a call."""
+    first = reason.partition("\n")[0]
+    code = first.split("  #", 1)[0].strip()
+    if match := _MISMATCH.match(code):
+        return _tensor_failure(entry, match)
+    if code.startswith(("GLOBAL_STATE", "___check_global_state")):
+        key = next((key for key in _STATES if key in code), "")
+        words = f"{_STATES.get(key, 'a torch setting')} is another"
+        return GuardFailure(entry, _STATES.get(key, "torch setting"), _STATES.get(key, "torch setting"), "", "", words)
+    source, old = _compared(code)
+    name = argument(source) if source.startswith(("L[", "G[")) else source
+    new = next((value for guard in guards if argument(guard.source) == name for part in guard.code
+                for _, value in [_compared(part)] if value), "")  # fmt: skip
+    cause = _cause_of(code, source, old)
+    old_words, new_words = value_words(old), value_words(new)
+    change = f"{quote(name)} was {old_words}, is now {new_words or 'another value'}"
+    if cause in ("condition", "condition on sizes", "equal sizes"):
+        old_words, new_words, change = plain(code), "no longer so", f"`{plain(code)}` no longer holds"
+    return GuardFailure(entry, cause, name, old_words, new_words, change, source, code)
+
+
+def _tensor_failure(entry: str, match: re.Match[str]) -> GuardFailure:
+    name, what, index = match["name"], match["what"], match["index"]
+    old, new = match["old"].strip(), (match["new"] or "").strip()
+    cause = _CAUSES[what]
+    if cause == "dtype":
+        old, new = _DTYPES.get(old, old), _DTYPES.get(new, new)
+    if cause == "requires_grad":
+        old = "True" if old.endswith("1") else "False"
+        new = "False" if old == "True" else "True"
+    where = f" in dimension {index}" if index is not None else ""
+    subject = {"shape": "size", "stride": "stride"}.get(cause, cause)
+    words = f"{subject} of {quote(name)}{where} was {old}" + (f", is now {new}" if new else "")
+    return GuardFailure(entry, cause, name, old, new, words, f"L['{name}']")
+
+
+def _compared(code: str) -> tuple[str, str]:
+    """Source and value of a guard such as `L['k'] == 1`; ("", "") for another kind of guard."""
+    if match := re.fullmatch(r"___check_(?:type|obj)_id\((.*), \d+\)(?:, type=<(?:class|enum) '(.*)'>)?", code):
+        return match[1], match[2] or ""
+    if match := re.fullmatch(r"(?:len\()?([\w.\[\]'\"]+)\)? (?:==|is) (.+)", code, re.DOTALL):
+        return match[1], match[2]
+    return "", ""
+
+
+def _cause_of(code: str, source: str, value: str) -> str:
+    if "check_type_id" in code:
+        return "type"
+    if "check_obj_id" in code:
+        return "function" if "function" in value else "object"
+    if code.startswith("len("):
+        return "length"
+    if not source:
+        return "condition on sizes" if ".size()" in code else "condition"
+    if source.endswith(".training"):
+        return "training mode"
+    if source.startswith("G["):
+        return "global"
+    if source.startswith(("L['self'].", "self.")):
+        return "module attribute"
+    if value in ("True", "False", "None"):
+        return "flag"
+    return "string" if value[:1] in "'\"" else "number" if _number(value) is not None else "value"
+
+
+def listed_reasons(payload: str) -> tuple[str, ...]:
+    """Torch's recompile reasons: one text, or a JSON list of them."""
+    try:
+        values = json.loads(payload)
+    except (ValueError, RecursionError):
+        return (payload.strip(),) if payload.strip() else ()
+    return tuple(str(value) for value in values) if isinstance(values, list) else (str(values),)
+
+
+def resumed_line(function: str) -> tuple[str, int] | None:
+    """Function and line that a resume function goes on at; None for another function."""
+    match = _RESUME.match(function)
+    return (match[1], int(match[2])) if match else None
+
+
+def with_followers(
+    breaks: Sequence[GraphBreak], frames: Mapping[str, Frame], nodes: Mapping[str, int], order: Sequence[str]
+) -> Iterator[GraphBreak]:
+    """Breaks with the graphs that they ended, and the frames that resume after them."""
+    for found in breaks:
+        mine = frames[found.frame]
+        after = [
+            frame.id for frame in (frames[name] for name in order[order.index(found.frame) + 1 :])
+            if (place := resumed_line(frame.function)) and frame.file == mine.file
+            and place[1] == (found.chain[0].line if found.chain else found.line)
+        ]  # fmt: skip
+        followers = tuple(after[:1])
+        ended = f"captured[{found.frame}]"
+        yield replace(
+            found, resumed_by=followers, ended=ended if nodes.get(found.frame) else "",
+            nodes=(nodes.get(found.frame, 0), sum(nodes.get(name, 0) for name in followers)),
+            outcome=found.outcome if followers or found.outcome != "resumed" or mine.outcome == "compiled" else "plain",
+        )  # fmt: skip
