@@ -203,9 +203,8 @@ def recompile_of(
     for reason in reasons:
         entry, _, words = reason.partition(": ")
         failures.append(failure_of(instance.get(entry, entry), words, guards))
-    text, settings, first = "", (), failures[0] if failures else None
-    if first is not None:
-        text, settings = advice.advise_on(first)
+    first = failures[0] if failures else None
+    text, settings = advice.advise_on(first) if first is not None else ("", ())
     return Recompile(
         id=f"recompile[{frame.id}]", frame=frame.id, function=frame.function, file=frame.file, line=frame.line,
         reasons=tuple(reasons), failures=tuple(failures), cause=first.cause if first else "",
