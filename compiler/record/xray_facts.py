@@ -58,7 +58,7 @@ class ProgramCost:
     """Numbers of graphs, of lines that break the graph, of operations and of guards of a compiled program.
 
     `kernels` and `launches` are the numbers of generated kernels and of their launches in the generated code; None if
-    no kernels were generated.
+    no kernels were generated. `milliseconds` is the median time of all calls together; None if it was not measured.
     """
 
     graphs: int
@@ -67,6 +67,7 @@ class ProgramCost:
     guards: int
     kernels: int | None = None
     launches: int | None = None
+    milliseconds: float | None = None
 
 
 FixState = Literal["verified", "changes when a side effect happens", "moves the break", "no fix known"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.guards as guards
+import torch._functorch.config as functorch_config
 from torch._inductor.utils import fresh_cache
 
 from compiler.torch_api import dynamo
@@ -46,6 +47,11 @@ def forget_compilations(on_guards: Callable[[float], None] | None = None) -> Ite
         replace_attribute(guards, "profile_guard_manager", call_instead(time_checks)),
     ):
         yield counter
+
+
+def keep_saved_tensors() -> AbstractContextManager[None]:
+    """Let code that is compiled in the block run its backward pass more than once (`retain_graph=True`)."""
+    return functorch_config.patch("donated_buffer", False)
 
 
 def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:

@@ -28,11 +28,14 @@ from compiler.torch_api.settings import dynamo_settings, stance
 from compiler.xray.assignments import Source, Step, source_of_file
 from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.causes import CAPTURE, CauseSearch
-from compiler.xray.fixes import SEEDS
+from compiler.xray.fixes import SEEDS, UNTRIED
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.substitution import Change, Edit, Program
+from compiler.xray.time_limit import TimeBudget
 
 MOST_CANDIDATES = 6
+CAUSES, ADDED = 0.9, 0.95
+"""Shares of the time budget after which no change is tried, and no change is added to the patch."""
 ENDLESS = 3
 """Number of recompilations from which on a cause is taken for one that goes on with each call."""
 FLOATS = "torch._dynamo.config.specialize_float = False"
@@ -151,6 +154,7 @@ class CauseTrials:
     """Tries changes for the causes of one search."""
 
     found: CauseSearch
+    budget: TimeBudget = field(default_factory=TimeBudget)
     _chosen: dict[str, Candidate] = field(default_factory=dict)
     _replays: dict[tuple[Candidate, int | None], Replay] = field(default_factory=dict)
 
@@ -166,6 +170,8 @@ class CauseTrials:
         """Try the changes for a cause until one is verified; return the best."""
         tried: list[CauseFix] = []
         for candidate in list(self._candidates(cause))[:MOST_CANDIDATES]:
+            if self.budget.is_spent(CAUSES):
+                return next(iter(tried), CauseFix("no fix known", candidate.text, UNTRIED))
             tried.append(self._try(cause, candidate))
             if tried[-1].state == "verified":
                 return self._with_fewest_marks(cause, candidate, tried[-1])
@@ -174,7 +180,7 @@ class CauseTrials:
 
     def _with_fewest_marks(self, cause: Cause, candidate: Candidate, fix: CauseFix) -> CauseFix:
         """Leave out marks one by one while the change stays verified with as few compilations; return the final fix."""
-        for mark in candidate.marks if len(candidate.marks) > 1 else ():
+        for mark in candidate.marks if len(candidate.marks) > 1 and not self.budget.is_spent(CAUSES) else ():
             fewer = replace(candidate, marks=tuple(each for each in candidate.marks if each != mark))
             again = self._try(cause, fewer)
             if again.state == "verified" and (again.after or 0) <= (fix.after or 0):
@@ -189,6 +195,8 @@ class CauseTrials:
         """
         whole, added = Candidate("", other=change), list[str]()
         for identity, candidate in sorted(self._chosen.items(), key=lambda item: not item[1].is_of_source):
+            if self.budget.is_spent(ADDED):
+                break
             more = whole.combine(candidate)
             if candidate.stance or not self._change(whole).fits(self._change(candidate)):
                 continue

@@ -1,15 +1,19 @@
-"""The cost of a program with and without a change: graphs, breaks, operations and guards, as counted by torch."""
+"""The cost of a program with and without a change: graphs, breaks, operations, guards, kernels and milliseconds."""
 
 from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 
+import torch
 from torch.fx import GraphModule
 
+from compiler.calls.call import Call
 from compiler.capture.sources import is_installed
 from compiler.record import ProgramCost, Record
 from compiler.torch_api import dynamo
@@ -21,6 +25,9 @@ from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.outside import STOPS, inside_the_process
 from compiler.xray.search import Search
 from compiler.xray.substitution import Change, Program
+
+WARM_UPS, ROUNDS = 3, 11
+"""Numbers of repetitions of all calls before they are timed, and while they are."""
 
 
 class _Counter(dynamo.BreakCounter):
@@ -79,19 +86,53 @@ def cost_of(search: Search, change: Change) -> ProgramCost | None:
     No site is replaced by a value: the counts are those of the program as the user would run it.
     """
     counter = _Counter()
+    try:
+        with dynamo.observe(counter), _compiled(search, change, "eager") as run:
+            run()
+    except STOPS:
+        return None
+    return ProgramCost(counter.graphs, len(counter.lines), counter.operations, counter.guards)
+
+
+def milliseconds_of(search: Search, change: Change) -> float | None:
+    """Median time of all calls together with a change, compiled for the explored backend; None if a call raises."""
+    try:
+        with _compiled(search, change, search.record.options.backend) as run:
+            for _ in range(WARM_UPS):
+                run()
+            return 1e3 * statistics.median(run() for _ in range(ROUNDS))
+    except STOPS:
+        return None
+
+
+@contextmanager
+def _compiled(search: Search, change: Change, backend: str) -> Iterator[Callable[[], float]]:
+    """Yield a function that makes all calls with a change, compiled, and returns the seconds that they took."""
     program = Program(search.functions, {}, change.edits, change.definitions)
+    calls = (search.call, *search.call.later)
     with ExitStack() as stack:
-        stack.enter_context(dynamo.observe(counter))
         stack.enter_context(program.with_stand_ins({}))
         stack.enter_context(change.apply_settings())
-        calls = (search.call, *search.call.later)
-        compiled = Bench(search.call, lambda: None).compiled()
+        compiled = Bench(search.call, lambda: None).compiled(backend)
         restore = stack.enter_context(repeatable(*calls))
-        for call in calls:
-            try:
-                restore_before(call)
-                with _silent(), Bench(call, restore, search.limit).in_its_modes():
-                    compiled(*call.args, **call.kwargs)
-            except STOPS:
-                return None
-    return ProgramCost(counter.graphs, len(counter.lines), counter.operations, counter.guards)
+
+        def run() -> float:
+            restore()
+            return sum(_seconds_of(call, compiled, Bench(call, restore, search.limit)) for call in calls)
+
+        yield run
+
+
+def _seconds_of(call: Call, compiled: Function, bench: Bench) -> float:
+    restore_before(call)
+    with _silent(), bench.in_its_modes():
+        _wait_for_gpu()
+        start = time.perf_counter()
+        compiled(*call.args, **call.kwargs)
+        _wait_for_gpu()
+        return time.perf_counter() - start
+
+
+def _wait_for_gpu() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -21,18 +21,25 @@ from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.assignments import source_of_file
 from compiler.xray.bench import FORMS, Bench, repeatable
-from compiler.xray.cost import cost_of
+from compiler.xray.cost import cost_of, milliseconds_of
 from compiler.xray.operators import CLOCK, operator_suggestions
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
+from compiler.xray.outside import STOPS
 from compiler.xray.search import Search, edit_of
-from compiler.xray.substitution import Change, Definition, Noted, Program, Spot
+from compiler.xray.substitution import Change, Definition, Noted, Program, Spot, with_definitions
+from compiler.xray.time_limit import TimeBudget
 
 SEEDS = 3
 """Number of sets of random inputs on which a change is compared, besides the call's own inputs."""
 MOST_MOVES = 2
 """Maximum number of further suggestions that are added to a fix, as long as each only moves the break."""
+MOST_OTHERS = 4
+"""Maximum number of further suggestions to try for a site whose fix does not work with the others."""
 WORKING = ("verified", "changes when a side effect happens")
 """States of fixes that can be applied."""
+ALONE, TOGETHER, COSTS = 0.5, 0.7, 0.75
+"""Shares of the time budget after which no fix is tried alone, no more are combined, and no cost of one is counted."""
+UNTRIED = "not tried, as the time for trying fixes was over"
 _WORST = (*WORKING, "moves the break", "no fix known")
 
 
@@ -66,6 +73,10 @@ class Trials:
     """Tries fixes for the sites of one search."""
 
     search: Search
+    budget: TimeBudget = field(default_factory=TimeBudget)
+    _reasons: dict[frozenset[Fix], str] = field(default_factory=dict)
+    _left: dict[Change, XRay] = field(default_factory=dict)
+    _others: dict[str, list[Fix]] = field(default_factory=dict)
 
     def run(self) -> Tried:
         """Try the fixes of each site alone, then combine those that work; return the best combination."""
@@ -78,17 +89,23 @@ class Trials:
     def with_cost(self, tried: Tried, added: Change | None = None) -> Tried:
         """Count what a change costs and which sites it leaves; `added` is a change to add to it."""
         if added is not None and added != tried.change:
-            tried = replace(tried, change=added, left=self.search.sites_after(added))
-        before = tried.cost or cost_of(self.search, Change())
-        after = cost_of(self.search, tried.change) if tried.change != Change() else before
+            tried = replace(tried, change=added, left=self._sites_after(added))
+        before = tried.cost or self._cost(Change())
+        after = self._cost(tried.change) if tried.change != Change() else before
         return replace(tried, cost=before, cost_after=after)
+
+    def _cost(self, change: Change) -> ProgramCost | None:
+        """The cost of the program with a change; with its time, if the exploration measured times."""
+        cost = cost_of(self.search, change)
+        is_timed = cost is not None and self.search.record.options.time
+        return replace(cost, milliseconds=milliseconds_of(self.search, change)) if cost and is_timed else cost
 
     def _with_cost_of_each(self, tried: Tried) -> Tried:
         """Add the cost of the program with each working fix alone."""
         costs: dict[tuple[Suggestion, ...], ProgramCost | None] = {}
         for fix in tried.fixes:
-            if fix.state in WORKING and fix.suggestions not in costs:
-                costs[fix.suggestions] = cost_of(self.search, self.change_of_fixes([fix]))
+            if fix.state in WORKING and fix.suggestions not in costs and not self.budget.is_spent(COSTS):
+                costs[fix.suggestions] = self._cost(self.change_of_fixes([fix]))
         return replace(tried, fixes=tuple(replace(fix, cost=costs.get(fix.suggestions)) for fix in tried.fixes))
 
     def _combine(self, fixes: Sequence[Fix]) -> Tried:
@@ -106,7 +123,7 @@ class Trials:
         kept: set[tuple[str, ...]] = {()}
         for setting in [(), *sorted(settings, key=lambda each: -_count(working, each))]:
             more = [fix for fix in working if {each.settings for each in fix.suggestions} <= kept | {setting}]
-            grown = self._grow(chosen, [fix for fix in more if fix not in chosen])
+            grown = self._grow(chosen, [fix for fix in more if fix.site not in {each.site for each in chosen}])
             tried = self._combination_of(fixes, grown)
             if tried.rank < best.rank or not setting:
                 chosen, kept = grown, kept | {setting}
@@ -115,9 +132,15 @@ class Trials:
 
     def _combination_of(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
         """Combine chosen fixes into one change, and find the sites that remain with it."""
-        marked = tuple(replace(fix, together=any(fix is each for each in chosen)) for fix in fixes)
+        own = {fix.site: fix for fix in chosen}
+        marked = tuple(replace(own.get(fix.site, fix), together=fix.site in own) for fix in fixes)
         change = self.change_of_fixes(chosen)
-        return Tried(marked, change, self.search.sites_after(change), why_not)
+        return Tried(marked, change, self._sites_after(change), why_not)
+
+    def _sites_after(self, change: Change) -> XRay:
+        if change not in self._left:
+            self._left[change] = self.search.sites_after(change)
+        return self._left[change]
 
     def try_together(self, fixes: Sequence[Fix], chosen: Sequence[Fix]) -> Tried:
         """Try chosen fixes together, whether or not each works alone. Raises ValueError if two edit the same line."""
@@ -136,13 +159,17 @@ class Trials:
             return Fix(
                 site.id, None, "no fix known", "nothing could be tried: the call, made again, does not come here"
             )
+        if self.budget.is_spent(ALONE):
+            return Fix(site.id, next(iter(site.suggestions), None), "no fix known", UNTRIED)
         tried: list[Fix] = []
         with repeatable(call) as restore:
-            trial = Trial(self.search, Bench(call, restore, self.search.limit))
+            trial = Trial(self.search, Bench(call, restore, self.search.limit), budget=self.budget)
             for suggestion in self._suggestions(site):
                 tried.append(trial.try_suggestions(site, (suggestion,)))
                 if tried[-1].state == "verified":
                     return tried[-1]
+                if self.budget.is_spent(ALONE):
+                    break
             best = min(tried, key=_order, default=_unknown(site))
             return best if best.state in WORKING else trial.follow(site, tried, MOST_MOVES) or best
 
@@ -158,12 +185,39 @@ class Trials:
             if self.change_of_fixes(fitting).fits(self.change_of_fixes([fix])):
                 fitting.append(fix)
         added = fitting[len(chosen) :]
+        if self.budget.is_spent(TOGETHER):
+            return chosen
         if not added or not self._reason_against(fitting):
             return fitting
         if len(added) == 1:
-            return chosen
+            return next(filter(None, self._other_ways(chosen, added[0])), chosen)
         half = len(added) // 2
         return self._grow(self._grow(chosen, added[:half]), added[half:])
+
+    def _other_ways(self, chosen: list[Fix], fix: Fix) -> Iterator[list[Fix]]:
+        """Yield combinations with another fix of the same site, or of the site of a setting that may be in its way."""
+        settings = {each.settings for one in (*chosen, fix) for each in one.suggestions}
+        for replaced in [fix, *reversed([each for each in chosen if any(one.settings for one in each.suggestions)])][
+            :2
+        ]:
+            rest = [each for each in (*chosen, fix) if each is not replaced]
+            for other in self._alternatives(replaced):
+                is_allowed = {each.settings for each in other.suggestions} <= settings
+                fits = self.change_of_fixes(rest).fits(self.change_of_fixes([other]))
+                if is_allowed and fits and not self._reason_against([*rest, other]):
+                    yield [*rest, other]
+
+    def _alternatives(self, fix: Fix) -> list[Fix]:
+        """Further fixes of a site that work, without the one that was tried first."""
+        site = next(site for site in self.search.sites if site.id == fix.site)
+        call = self.search.call_of(site)
+        if fix.site not in self._others and call is not None and not self.budget.is_spent(TOGETHER):
+            later = list(itertools.dropwhile(lambda each: each != fix.suggestion, self._suggestions(site)))[1:]
+            with repeatable(call) as restore:
+                trial = Trial(self.search, Bench(call, restore, self.search.limit), budget=self.budget)
+                found = [trial.try_suggestions(site, (suggestion,)) for suggestion in later[:MOST_OTHERS]]
+            self._others[fix.site] = [each for each in found if each.state in WORKING]
+        return self._others.get(fix.site, [])
 
     def _mended_sites(self, identity: str, suggestion: Suggestion) -> set[str]:
         site = next(site for site in self.search.sites if site.id == identity)
@@ -175,11 +229,17 @@ class Trials:
 
     def _reason_against(self, fixes: Sequence[Fix]) -> str:
         """Why fixes do not work together in one of the calls; "" if they do."""
+        key = frozenset(fixes)
+        if key not in self._reasons:
+            self._reasons[key] = self._find_reason_against(fixes)
+        return self._reasons[key]
+
+    def _find_reason_against(self, fixes: Sequence[Fix]) -> str:
         change = self.change_of_fixes(fixes)
         mended = {site for fix in fixes for each in fix.suggestions for site in self._mended_sites(fix.site, each)}
         for call in (self.search.call, *self.search.call.later):
             with repeatable(call) as restore:
-                trial = Trial(self.search, Bench(call, restore, self.search.limit), "aot_eager")
+                trial = Trial(self.search, Bench(call, restore, self.search.limit))
                 if why := trial.reason_against(change, mended):
                     return why
         return ""
@@ -187,21 +247,27 @@ class Trials:
 
 @dataclass
 class Trial:
-    """Tries changes on one call. `backend` is the backend for which the changed call is compiled."""
+    """Tries changes on one call. `backend` is the backend for which the changed call is compiled.
+
+    AOTAutograd is part of it, as symbolic sizes that TorchDynamo accepts may fail there.
+    """
 
     search: Search
     bench: Bench
-    backend: str = "eager"
+    backend: str = "aot_eager"
+    budget: TimeBudget = field(default_factory=TimeBudget)
     _moved: dict[Spot, int] = field(default_factory=dict)
     _moved_by: dict[tuple[Suggestion, ...], BreakFacts] = field(default_factory=dict)
     _before: dict[tuple[frozenset[str], int | None], Outcome] = field(default_factory=dict)
+    _compiled: list[Outcome] = field(default_factory=list)
 
     def reason_against(self, change: Change, mended: set[str]) -> str:
         """Why a change does not mend the `mended` sites (a break, a difference or an error); "" if it does."""
         try:
-            broken = self._break_with(change, mended)
-            return self._difference(change, mended)[0] if broken is None else _break_words(*broken[:2])
-        except Exception as error:  # noqa: BLE001 - fixes that work alone may raise anything together
+            with with_definitions(self.search.functions, change.definitions):
+                broken = self._break_with(change, mended)
+                return self._difference(change, mended)[0] if broken is None else _break_words(*broken[:2])
+        except STOPS as error:  # fixes that work alone may raise anything together
             return f"the call raises {type(error).__name__}: {error}".splitlines()[0]
 
     def follow(self, site: Site, fixes: Sequence[Fix], moves: int) -> Fix | None:
@@ -211,7 +277,7 @@ class Trial:
             tried: list[Fix] = []
             for suggestion in self._suggestions_after(fix):
                 more = change_of(self.search, suggestion)
-                if more != Change() and change.fits(more):
+                if more != Change() and change.fits(more) and not self.budget.is_spent(ALONE):
                     tried.append(self.try_suggestions(site, (*fix.suggestions, suggestion)))
                     if tried[-1].state in WORKING:
                         return tried[-1]
@@ -236,11 +302,12 @@ class Trial:
             return Fix(site.id, first, "no fix known", f"this has to be changed by hand: {first.text}")
         mended = {each for suggestion in suggestions for each in self.search.sites_mended_by(site, suggestion)}
         try:
-            moved = self._break_with(change, mended)
-            why, when = ("", "") if moved else self._difference(change, mended)
+            with with_definitions(self.search.functions, change.definitions):
+                moved = self._break_with(change, mended)
+                why, when = ("", "") if moved else self._difference(change, mended)
         except SyntaxError as error:
             return Fix(site.id, first, "no fix known", f"the file can't be compiled with it: {error.msg}")
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything with the edit
+        except STOPS as error:  # the user's code may raise anything with the edit, or not end
             words = f"with it the call raises {type(error).__name__}: {error}"
             return Fix(site.id, first, "no fix known", words.splitlines()[0])
         if moved is not None:
@@ -330,11 +397,23 @@ class Trial:
         why, when = compare_outcomes(before, before, after)
         if why or when:
             why, when = compare_outcomes(before, self._outcome(Change(), mended, seed=seed), after)
-        if why and backend:  # compare with a compiled run with all sites replaced: compiling may change random numbers
-            compiled = self._outcome(Change(), set(), backend)
-            first = compiled if compiled.raised else before
-            why, when = compare_outcomes(first, compiled, after)
+        if why and backend and not after.raised and not any(self._compare(change, mended)):
+            return self._compare_compiled(change, backend)
         return why, when
+
+    def _compare_compiled(self, change: Change, backend: str) -> tuple[str, str]:
+        """Compare one compiled call without and with a change. No site is replaced by a value.
+
+        Decides about a change that makes no difference in an eager call: compiling alone may change random numbers.
+        """
+        every = {site.id for site in self.search.sites} - self._left_out_sites()
+        self._compiled = self._compiled or [self._outcome(Change(), every, backend) for _ in range(2)]
+        first, second = self._compiled
+        return compare_outcomes(first, second, self._outcome(change, every, backend))
+
+    def _left_out_sites(self) -> set[str]:
+        """Ids of the sites that must not run again."""
+        return {site.id for site in self.search.sites if self.search.number_of(site) in self.search.left_out}
 
     def _outcome(self, change: Change, mended: set[str], backend: str = "", seed: int | None = None) -> Outcome:
         """Run the call with a change."""

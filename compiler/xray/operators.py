@@ -8,8 +8,10 @@ returns the same for the same arguments is instead run once, while the graph is 
 from __future__ import annotations
 
 import ast
+import copy
 import linecache
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -78,7 +80,24 @@ def _places_of(search: Search, site: Site) -> Iterator[_Code]:
         if not own or not functions or not isinstance(nodes[-1], ast.expr):
             continue
         kinds = kinds_in_runs(search, (search.call, *search.call.later), place.file, own[-1].body)
-        yield _Code(search, site, nodes, own[-1], functions[0].__globals__, kinds, depth)
+        imports = dict(_imports_in(own[-1]))
+        names = functions[0].__globals__ | {name: value for name, (value, _) in imports.items()}
+        lines = {name: line for name, (_, line) in imports.items()}
+        yield _Code(search, site, nodes, own[-1], names, kinds, depth, lines)
+
+
+def _imports_in(function: ast.FunctionDef) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Yield the names that a function imports, each with its value and its import statement."""
+    for node in ast.walk(function):
+        for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            single = copy.copy(node)
+            single.names = [each]  # type: ignore[attr-defined]
+            name = each.asname or each.name.partition(".")[0]
+            if isinstance(node, ast.ImportFrom):
+                value = getattr(sys.modules.get(node.module or ""), each.name, None)
+            else:
+                value = sys.modules.get(each.name if each.asname else name)
+            yield name, (value, ast.unparse(single))
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,8 @@ class _Code:
     names: dict[str, Any]
     kinds: ValueKinds
     depth: int
+    imports: dict[str, str]
+    """Import statements in the function, by the name that they set."""
 
     @property
     def file(self) -> str:
@@ -186,6 +207,7 @@ class _Code:
         name = self._new_name(target)
         parameters = ", ".join(argument.name for argument in found.arguments)
         lines = [ast.unparse(ast.fix_missing_locations(statement)) for statement in found.body]
+        lines = [*self._imports_for(target), *lines]
         body = [*lines, f"return {ast.unparse(found.value)}"] if found.value is not None else lines
         definition = "\n".join(
             ["@torch.compiler.assume_constant_result", f"def {name}({parameters}):", *_indent_lines(body)]
@@ -198,11 +220,15 @@ class _Code:
         is_clock = target.expression is not None and self._clock(target.expression) != ""
         if is_clock:  # the operator returns whole nanoseconds
             kinds = [replace(kind, type=int) for kind in kinds]
-        writer = _Operator(name, self._namespace(), found, kinds if found.value is not None else ())
+        kinds = kinds if found.value is not None else ()
+        writer = _Operator(name, self._namespace(), found, kinds, self._imports_for(target))
         call = f"{name}({', '.join(_outer_code(argument) for argument in found.arguments)})"
         settings: tuple[str, ...] = ()
         if is_clock and target.expression is not None:
-            definition = writer.definition([f"return torch.tensor({self._clock(target.expression)})"], self._is_impure)
+            is_global = self.names.get("time") is time and "time" not in self.imports
+            body = [] if is_global else ["import time"]
+            body.append(f"return torch.tensor({self._clock(target.expression)})")
+            definition = writer.definition(body, self._is_impure)
             return self._suggestion(target, found, f"({call}.item() * 1e-9)", definition, (SCALARS,), _WORDS, CLOCK)
         form = kinds[0].form if found.value is not None else ""
         if form == "number":
@@ -224,16 +250,24 @@ class _Code:
         match node.func:
             case ast.Attribute(value=ast.Name(id=module), attr=attribute):
                 function = getattr(self.names.get(module), attribute, None)
-                clock = next((name for clock, name in _CLOCKS.items() if function is clock), "")
-                return f"{module}.{clock}_ns()" if clock else ""
-        return ""
+            case ast.Name(id=name):
+                function = self.names.get(name)
+            case _:
+                return ""
+        return next((f"time.{name}_ns()" for clock, name in _CLOCKS.items() if function is clock), "")
+
+    def _imports_for(self, target: Target) -> list[str]:
+        """The function's own imports that a target needs."""
+        names = {part.id for node in target.nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+        return [line for name, line in self.imports.items() if name in names]
 
     def _is_impure(self, nodes: Sequence[ast.AST]) -> bool:
         """Whether moved code does more than compute a result from its arguments."""
         names = {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
         attributes = {part.attr for node in nodes for part in ast.walk(node) if isinstance(part, ast.Attribute)}
         modules = {getattr(self.names.get(name), "__name__", name).partition(".")[0] for name in names}
-        return bool((modules | attributes) & _IMPURE)
+        owners = {getattr(self.names.get(name), "__module__", None) for name in names}
+        return bool((modules | owners | attributes) & _IMPURE)
 
     def _suggestion(
         self, target: Target, found: Outline, call: str, definition: str, settings: tuple[str, ...], words: str,
@@ -277,6 +311,7 @@ class _Operator:
     namespace: str
     outline: Outline
     kinds: Sequence[ValueKind]
+    imports: Sequence[str] = ()
 
     def definition(self, body: Sequence[str], is_impure: Any) -> str:
         """Code of the operator and its fake implementation, and its registration as an effect if it may have one.
@@ -312,7 +347,8 @@ class _Operator:
         return "torch.Tensor"
 
     def _body(self) -> list[str]:
-        lines = [ast.unparse(ast.fix_missing_locations(statement)) for statement in self.outline.body]
+        statements = [ast.unparse(ast.fix_missing_locations(statement)) for statement in self.outline.body]
+        lines = [*self.imports, *statements]
         if self.outline.value is None:
             return lines
         value, kind = ast.unparse(self.outline.value), self.kinds[0]

@@ -17,8 +17,10 @@ import torch
 from compiler.advise.trial import Result, agreement, results_of
 from compiler.calls.state import State
 from compiler.numerics.policy.judge import judge
+from compiler.torch_api.apart import keep_saved_tensors
 from compiler.torch_api.pytrees import tree_leaves, tree_structure
 from compiler.xray.outside import STOPS, Heard, unheard
+from compiler.xray.substitution import PREFIX
 
 _NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _GRAD_FN = re.compile(r",\s+(grad_fn=<\w+>|requires_grad=True)")
@@ -45,7 +47,7 @@ def run_and_hear(calls: Sequence[Callable[[], Any]], roots: Sequence[tuple[str, 
     An error ends the run. Gradients are those of the sum of all differentiable results of one call.
     """
     heard, state, results, raised = Heard(), State.of(roots), list[Result](), ""
-    with unheard(heard):
+    with unheard(heard), keep_saved_tensors():
         try:
             for number, call in enumerate(calls, 1):
                 mine = _results_and_gradients(call(), state.tensors())
@@ -56,9 +58,10 @@ def run_and_hear(calls: Sequence[Callable[[], Any]], roots: Sequence[tuple[str, 
 
 
 def _contents_of(state: State) -> dict[str, Any]:
-    """The tensors and plain values in a state's objects, and whether the tensors require grad, by name."""
+    """The user's tensors and plain values in a state's objects, and whether the tensors require grad, by name."""
     tensors = ((name, value) for name, value in state.objects if isinstance(value, torch.Tensor))
-    return state.values() | {f"{name}.requires_grad": value.requires_grad for name, value in tensors}
+    found = state.values() | {f"{name}.requires_grad": value.requires_grad for name, value in tensors}
+    return {name: value for name, value in found.items() if not name.startswith(PREFIX)}
 
 
 def _results_and_gradients(value: Any, leaves: Sequence[torch.Tensor]) -> list[Result]:

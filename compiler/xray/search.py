@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from compiler.calls.call import Call
-from compiler.calls.state import State
+from compiler.calls.state import State, roots_of
 from compiler.calls.versions import files_by_name
 from compiler.capture.breaks import graph_break, rewrites_at, span_of
 from compiler.capture.sources import SourceBook, importable_path, is_installed, is_standard
@@ -32,10 +32,12 @@ from compiler.xray.library import in_your_code, is_upstream, override_at, report
 from compiler.xray.origins import branch, origins
 from compiler.xray.outside import STOPS, Heard, OutsideError
 from compiler.xray.substitution import Change, Edit, Kind, Noted, Program, Spot, all_functions
-from compiler.xray.time_limit import TimeLimitError
+from compiler.xray.time_limit import TimeBudget, TimeLimitError
 
 MOST_CAPTURES = 120
 """Maximum number of captures. A search needs one for each site, and one more for each call."""
+MOST_SECONDS = 120.0
+"""Time after which no more sites are searched for."""
 UNKNOWN = "it uses the value of code that is not run again"
 _TORCH = str(Path(torch.__file__).parent)
 Hear = Callable[[str], None]
@@ -54,13 +56,22 @@ def search_sites(call: Call, record: Record, hear: Hear = lambda _words: None, l
     `hear` receives progress messages. Each run of the call may take `limit` seconds.
     """
     start = time.perf_counter()
-    functions = all_functions()
+    functions = _own_functions_first(call, all_functions())
     files = files_by_name(record, [path for path in functions if not is_installed(path)])
     book = SourceBook({path: name for name, path in files.items()})
     search = Search(call, record, book, functions, hear, limit=limit)
     search.run()
     search.seconds = time.perf_counter() - start
     return search
+
+
+def _own_functions_first(
+    call: Call, functions: Mapping[str, Sequence[FunctionType]]
+) -> Mapping[str, Sequence[FunctionType]]:
+    """Functions by file, with those of the call's own modules first: a file may have been run several times."""
+    reached = State.of(roots_of(call.fn, call.args, call.kwargs), largest=0).objects
+    own = {id(each.__globals__) for _, each in reached if isinstance(each, FunctionType)}
+    return {file: sorted(found, key=lambda each: id(each.__globals__) not in own) for file, found in functions.items()}
 
 
 @dataclass
@@ -93,13 +104,17 @@ class Search:
 
     def run(self) -> None:
         """Search each of the calls until it has no more breaks, or a break that can't be passed."""
+        budget = TimeBudget(MOST_SECONDS)
         for each in (self.call, *self.call.later):
             quietly = apart.forget_compilations()
             with repeatable(each) as restore, quietly, self.change.apply_settings():
                 bench = Bench(each, restore, self.limit)
-                while self.captures < MOST_CAPTURES and self._go_on(bench):
+                while self.captures < MOST_CAPTURES and not budget.is_spent() and self._go_on(bench):
                     pass
                 self._tell_of_runs(bench)
+            if budget.is_spent():
+                self._end_early(f"the search ended after {MOST_SECONDS:g} s: more sites may follow")
+                break
             if self.captures >= MOST_CAPTURES:
                 self._end_early(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
         self._add_unreached()

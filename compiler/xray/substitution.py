@@ -334,17 +334,11 @@ def _value(number: int, stand_in: StandIn) -> ast.expr:
 
 def _place_at(new: Any, old: ast.AST) -> Any:
     """Give a new node, and its parts that are not from the file, the location of the old node."""
+    of_file = {id(part) for part in ast.walk(old)}
     for node in ast.walk(new):
-        if node is old:
-            continue
-        if isinstance(node, ast.expr | ast.stmt) and (node is new or not _is_of_file(node, old)):
+        if isinstance(node, ast.expr | ast.stmt) and id(node) not in of_file:
             ast.copy_location(node, old)
     return new
-
-
-def _is_of_file(node: ast.AST, old: ast.AST) -> bool:
-    """Whether a node is part of the old node, and so keeps its location."""
-    return any(node is part for part in ast.walk(old))
 
 
 @dataclass(frozen=True)
@@ -391,29 +385,44 @@ class Program:
             edits = [edit for edit in self.edits if edit.file == file]
             codes |= codes_of(file, _Replace(own, stand_ins, left_out).visit(parse_edited(file, edits)))
         functions = [each for file in files for each in self.functions.get(file, ())]
-        with swap_code(functions, codes, names), self._with_definitions():
-            yield
-
-    @contextmanager
-    def _with_definitions(self) -> Iterator[None]:
-        """Add the new functions to the modules of their files; remove them and their operators after the block."""
-        with contextlib.ExitStack() as stack:
-            for each in self.definitions:
-                spaces = {
-                    id(function.__globals__): function.__globals__ for function in self.functions.get(each.file, ())
-                }
-                for space in spaces.values():
-                    names = set(space)
-                    exec(compile(each.text, f"<a function for {each.file}>", "exec", dont_inherit=True), space)
-                    new = set(space) - names
-                    for name in new:
-                        stack.callback(_forget, space, name)
-                    forbid_mutation([space[name] for name in new])
+        with swap_code(functions, codes, names), with_definitions(self.functions, self.definitions):
             yield
 
 
-def _forget(space: dict[str, Any], name: str) -> None:
-    forget_operators([space.pop(name, None)])
+_defined = set[Definition]()
+
+
+@contextmanager
+def with_definitions(
+    functions: Mapping[str, Sequence[FunctionType]], definitions: Iterable[Definition]
+) -> Iterator[None]:
+    """Add new functions to the modules of their files; remove them and their operators after the block.
+
+    Does nothing for functions that are there already, as registering an operator takes time. A file that was run
+    several times has several modules: they share the functions, as an operator that is registered again is lost to
+    those who have it.
+    """
+    with contextlib.ExitStack() as stack:
+        for each in [each for each in dict.fromkeys(definitions) if each not in _defined]:
+            own = functions.get(each.file, ())
+            spaces = list({id(function.__globals__): function.__globals__ for function in own}.values()) or [{}]
+            known = set(spaces[0])
+            exec(compile(each.text, f"<a function for {each.file}>", "exec", dont_inherit=True), spaces[0])
+            new = {name: spaces[0][name] for name in set(spaces[0]) - known}
+            _defined.add(each)
+            stack.callback(_defined.discard, each)
+            stack.callback(_forget, spaces, new)
+            for space in spaces:
+                space.update(new)
+            forbid_mutation(new.values())
+        yield
+
+
+def _forget(spaces: Sequence[dict[str, Any]], new: Mapping[str, Any]) -> None:
+    for space in spaces:
+        for name in new:
+            space.pop(name, None)
+    forget_operators(new.values())
 
 
 def parse_edited(file: str, edits: Sequence[Edit] = ()) -> ast.Module:

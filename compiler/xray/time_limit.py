@@ -1,13 +1,15 @@
-"""Stop code that runs too long, in whatever thread it runs."""
+"""Stop code that runs too long, in whatever thread it runs, and limit the time of work that has many parts."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 
 AGAIN = 0.05
@@ -15,6 +17,18 @@ AGAIN = 0.05
 
 PATIENCE = 5
 """Number of errors after which each next error comes after a random delay of 10 to 310 µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBudget:
+    """Time for work of several phases: each may start new parts until a share of `seconds` has passed."""
+
+    seconds: float = math.inf
+    start: float = field(default_factory=time.perf_counter)
+
+    def is_spent(self, share: float = 1.0) -> bool:
+        """Whether a share of the time has passed."""
+        return time.perf_counter() - self.start > share * self.seconds
 
 
 class TimeLimitError(BaseException):

@@ -150,8 +150,9 @@ def promises(found: XRay, left: XRay, why_not: str) -> list[str]:
     """
     places = {site.id: place_text(site.file, site.line) for site in found.sites}
     chosen = [fix for fix in found.fixes if fix.together]
-    where = ", ".join(dict.fromkeys(places[fix.site] for fix in chosen))
-    head = f"Fixes for {len(chosen)} of {pluralize(len(found.sites), 'site')}: {where}."
+    mended = mended_sites(found, left)
+    where = ", ".join(dict.fromkeys(places[site] for site in mended))
+    head = f"Fixes for {len(mended)} of {pluralize(len(found.sites), 'site')}: {where}."
     if why_not:
         return [head, f"NOT VERIFIED: tried together, {why_not}."]
     same = "Tried together: results, gradients, output and attributes are the same, also on random inputs."
@@ -161,6 +162,14 @@ def promises(found: XRay, left: XRay, why_not: str) -> list[str]:
     counted = [_break_words(found.cost, found.cost_after)] if found.cost and found.cost_after else []
     more = [f"There may be more: {problem}." for problem in left.problems]
     return [head, same, *exceptions, *counted, remaining, *more]
+
+
+def mended_sites(found: XRay, left: XRay) -> list[str]:
+    """Ids of the sites that a patch mends: those of its fixes, and those that are gone because of its settings."""
+    own = {fix.site for fix in found.fixes if fix.together}
+    there = {site.span for site in left.sites}
+    gone = {site.id for site in found.sites if own and site.span not in there and not left.problems}
+    return [site.id for site in found.sites if site.id in own | gone]
 
 
 def _break_words(before: ProgramCost, after: ProgramCost) -> str:
@@ -175,6 +184,8 @@ def cost_words(before: ProgramCost, after: ProgramCost) -> str:
     changes = [
         f"{mine:,} {name} become {its:,}" for name, mine, its in pairs if mine != its and None not in (mine, its)
     ]
+    if before.milliseconds is not None and after.milliseconds is not None:
+        changes.append(f"{before.milliseconds:.3g} ms become {after.milliseconds:.3g} ms")
     return ", ".join(changes) or "the numbers of graphs, breaks, operations and guards stay the same"
 
 

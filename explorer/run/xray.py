@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from compiler.xray.fixes import Tried
     from compiler.xray.search import Search
 
+TRY_SECONDS = 120.0
+"""Time for trying fixes: what takes longer, nobody waits for."""
 NO_CALL = (
     "this run has no call to x-ray: it was loaded from a file, or its code calls torch.compile itself. Explore the "
     "call here first: %%tcompile, or tcompile.explore(model, x)"
@@ -42,6 +45,7 @@ class XRayed:
         compiler.makers["xray"] = Maker(self._count_to_do, lambda _record: self._make())
         self._search: Search | None = None
         self._seconds = 60.0
+        self._tried_for = math.inf
         self._cause_search: CauseSearch | None = None
         self._patches: dict[frozenset[str], Patch] = {}
 
@@ -150,24 +154,30 @@ class XRayed:
         fixes = {fix.site: fix for fix in self.fixes}
         return _from_1(table_of("sites", [_row(site, fixes.get(site.id)) for site in self.sites]))
 
-    def try_fixes(self) -> XRayed:
+    def try_fixes(self, seconds: float = TRY_SECONDS) -> XRayed:
         """Apply the suggestions for each site, alone and together, and compare results and side effects of the call.
 
         For each cause of recompilation, changes are applied to all calls, and the compilations are counted again.
 
         A fix is "verified" if its break is gone, it causes no new break, and results, gradients, output, logs and
-        attributes are the same, also on other inputs. Returns this x-ray, with the fixes in its cards and table.
+        attributes are the same, also on other inputs. After `seconds`, nothing more is tried, and what was found is
+        kept: a later call with more seconds tries again. Returns this x-ray, with the fixes in its cards and table.
         """
-        if self.found.left is None:
+        if self.found.left is None or self._tried_for < seconds:
             from compiler.xray.cause_fixes import CauseTrials
-            from compiler.xray.fixes import Trials
+            from compiler.xray.fixes import UNTRIED, Trials
             from compiler.xray.states import capture_states
+            from compiler.xray.time_limit import TimeBudget
 
-            trials, of_causes = Trials(self._search_once()), CauseTrials(self._search_causes_once())
+            budget = TimeBudget(seconds)
+            trials = Trials(self._search_once(), budget)
+            of_causes = CauseTrials(self._search_causes_once(), budget)
             tried, causes = trials.run(), of_causes.run()
             added = of_causes.add_to(tried.change)
             tried = self._with_kernels(trials.with_cost(tried, added.change))
-            states = capture_states(self._search_causes_once(), tried.fixes)
+            states = () if budget.is_spent() else capture_states(self._search_causes_once(), tried.fixes)
+            is_short = any(fix is not None and fix.words == UNTRIED for fix in (*tried.fixes, *(c.fix for c in causes)))
+            self._tried_for = seconds if is_short else math.inf
             found = replace(self._found_with(tried), causes=causes, states=states)
             patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added.at_call)
             self._patches[_ids_together(tried.fixes)] = patch

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,14 +85,16 @@ def without_statement(case: Case) -> Lines | None:
 def branch_to_where(case: Case) -> Lines | None:
     """Rewrite a choice by `torch.where`: `a if c else b`, and an `if` whose sides only assign names or only return.
 
-    `if c: y = a` and `y += a` become `y = torch.where(c, a, y)`; `if c: return a` followed by `return b` becomes
-    `return torch.where(c, a, b)`.
+    `if c: y = a` and `y += a` become `y = torch.where(c, a, y)`; `if c: return a` followed by `return b`, also with
+    assignments in between, becomes `return torch.where(c, a, b)`.
     """
     owner = case.statement
     if isinstance(owner, ast.If) and is_in(case, owner.test):
         if case.text(owner).startswith("elif"):
             return None
-        return _returns_to_where(case, owner) or _assignments_to_where(case, owner)
+        return (
+            _returns_to_where(case, owner) or _early_return_to_where(case, owner) or _assignments_to_where(case, owner)
+        )
     found = (node for node in _expressions(case) if isinstance(node, ast.IfExp))
     choice = next((node for node in found if is_in(case, node.test)), None)
     if choice is None or not can_combine(choice.test):
@@ -100,19 +103,96 @@ def branch_to_where(case: Case) -> Lines | None:
     return _put(case, choice, f"torch.where({condition}, {case.text(choice.body)}, {case.text(choice.orelse)})")
 
 
-def _assignments_to_where(case: Case, owner: ast.If) -> Lines | None:
+def numbers_to_where(case: Case) -> Lines | None:
+    """Rewrite an `if` that assigns Python numbers, as in `if c: self.scale *= 0.5`; tensors are chosen as well.
+
+    A number is computed as a tensor of one element, and becomes a symbol by `.item()`.
+    """
+    owner = case.statement
+    if not isinstance(owner, ast.If) or not is_in(case, owner.test) or case.text(owner).startswith("elif"):
+        return None
+    return _assignments_to_where(case, owner, _choose_number)
+
+
+def assigns_numbers(case: Case) -> bool:
+    """Whether a side of an `if` computes a value from an assigned name and constants: maybe a Python number."""
+    pairs = _choices(case.statement) if isinstance(case.statement, ast.If) else []
+    return any(_number_dtype(*pair) for pair in pairs)
+
+
+def _choose_tensor(condition: str, name: str, yes: str, no: str) -> str:
+    return f"{name} = torch.where({condition}, {yes}, {no})"
+
+
+def _choose_number(condition: str, name: str, yes: str, no: str) -> str:
+    dtype = _number_dtype(name, yes, no)
+    if not dtype:
+        return _choose_tensor(condition, name, yes, no)
+    first, second = (f"torch.scalar_tensor({value}, dtype=torch.{dtype})" for value in (yes, no))
+    return f"{name} = torch.where({condition}, {first}, {second}).item()"
+
+
+def _number_dtype(name: str, yes: str, no: str) -> str:
+    """Dtype of two values that are made of the assigned name and constant numbers; "" for other values."""
+    parts = [part for value in (yes, no) for part in ast.walk(ast.parse(value, mode="eval"))]
+    numbers = [part.value for part in parts if isinstance(part, ast.Constant) and type(part.value) in (int, float)]
+    names = {part.id for part in parts if isinstance(part, ast.Name)} - {"min", "max", "abs"}
+    if not numbers or not names <= {name.partition(".")[0]}:
+        return ""
+    return "float64" if any(isinstance(number, float) for number in numbers) else "int64"
+
+
+def _assignments_to_where(
+    case: Case, owner: ast.If, choose: Callable[[str, str, str, str], str] = _choose_tensor
+) -> Lines | None:
     """Rewrite an `if` whose sides only assign names; the condition is computed once, before the assignments."""
     pairs = _choices(owner)
     if not pairs or not can_combine(owner.test):
         return None
     condition, indent = condition_code(case, owner.test), " " * owner.col_offset
     if len(pairs) == 1:
-        name, yes, no = pairs[0]
-        return _put(case, owner, f"{name} = torch.where({condition}, {yes}, {no})")
-    taken = {node.id for node in ast.walk(_function_of(case) or owner) if isinstance(node, ast.Name)}
-    test = next(name for name in ("is_so", "is_chosen", "is_taken") if name not in taken)
-    lines = [f"{name} = torch.where({test}, {yes}, {no})" for name, yes, no in pairs]
+        return _put(case, owner, choose(condition, *pairs[0]))
+    test = _free_test_name(case, owner)
+    lines = [choose(test, *pair) for pair in pairs]
     return _put(case, owner, f"\n{indent}".join([f"{test} = {condition}", *lines]))
+
+
+def _free_test_name(case: Case, owner: ast.If) -> str:
+    taken = {node.id for node in ast.walk(_function_of(case) or owner) if isinstance(node, ast.Name)}
+    return next(name for name in ("is_so", "is_chosen", "is_taken") if name not in taken)
+
+
+def _early_return_to_where(case: Case, owner: ast.If) -> Lines | None:
+    """Rewrite `if c: return a`, where assignments follow and then `return b`, so that the last line chooses."""
+    function = _function_of(case)
+    body = function.body if isinstance(function, ast.FunctionDef) and owner in function.body else []
+    rest = body[body.index(owner) + 1 :] if body else []
+    match owner, rest:
+        case (
+            ast.If(body=[ast.Return(value=ast.expr() as yes)], orelse=[]),
+            [*between, ast.Return(value=ast.expr() as no) as last],
+        ) if can_combine(owner.test) and all(map(_assigns_name, between)):
+            test = _free_test_name(case, owner)
+            text = choose_expression(test, yes, no)
+            stored = {node.id for each in between for node in ast.walk(each) if _is_stored(node)}  # type: ignore[attr-defined]
+            if text is None or stored & {node.id for node in ast.walk(yes) if isinstance(node, ast.Name)}:
+                return None
+            start, end = owner.end_lineno or owner.lineno, last.end_lineno or last.lineno
+            kept = [line.rstrip("\r\n") for line in case.source[start : last.lineno - 1]]
+            first = case.lines_with(owner, f"{test} = {condition_code(case, owner.test)}")
+            return owner.lineno, end, "\n".join([first, *kept, case.lines_with(last, f"return {text}")])
+    return None
+
+
+def _assigns_name(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Assign(targets=[ast.Name()]) | ast.AugAssign(target=ast.Name()):
+            return True
+    return False
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _returns_to_where(case: Case, owner: ast.If) -> Lines | None:
@@ -227,6 +307,10 @@ def _assignments(body: list[ast.stmt]) -> dict[str, str] | None:
                 name := ast.unparse(target)
             ) not in found:
                 found[name] = ast.unparse(ast.BinOp(ast.parse(name, mode="eval").body, op, value))
+            case ast.Pass():
+                pass
+            case ast.If(test=test) if (pairs := _choices(statement)) and not found.keys() & {pair[0] for pair in pairs}:
+                found |= {name: f"torch.where({ast.unparse(test)}, {yes}, {no})" for name, yes, no in pairs}
             case _:
                 return None
     return found
@@ -247,14 +331,38 @@ def condition_code(case: Case, test: ast.expr) -> str:
 
 
 def _without_number(case: Case, test: ast.expr) -> ast.expr:
-    """A condition with a tensor in place of the number that the culprit asks for: `x.item() > 1` as `x > 1`."""
+    """A condition with a tensor in place of the number or bool that the culprit asks for: `x.item() > 1` as `x > 1`."""
     match case.node:
         case (
             ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[], keywords=[])
             | ast.Call(func=ast.Name(id="float"), args=[tensor], keywords=[])
         ):
             return _Replace(case.node, tensor).visit(copy.deepcopy(test))
+        case ast.Call() if compared := comparison_code(case):
+            return _Replace(case.node, ast.parse(compared, mode="eval").body).visit(copy.deepcopy(test))
     return test
+
+
+def comparison_code(case: Case) -> str:
+    """Code for `torch.equal` or `torch.allclose`, also as methods, that returns a tensor; "" for other calls."""
+    node = case.node
+    if not isinstance(node, ast.Call) or any(isinstance(item, ast.Starred) for item in node.args):
+        return ""
+    own = [] if case.callee.startswith("torch.") or not isinstance(node.func, ast.Attribute) else [node.func.value]
+    values = [case.text(item) for item in (*own, *node.args)]
+    match last_name(node), values:
+        case "equal", [first, second] if not node.keywords:
+            return f"({first} == {second}).all()"
+        case "allclose", [_, _, *_]:
+            given = ", ".join([*values, *(case.text(item) for item in node.keywords)])
+            return f"torch.isclose({given}).all()"
+    return ""
+
+
+def comparison(case: Case) -> Lines | None:
+    """Rewrite `torch.equal(a, b)` as `(a == b).all()`, and `torch.allclose` in the same way."""
+    code = comparison_code(case)
+    return _put(case, case.node, code) if code and case.node is not None else None
 
 
 class _Replace(ast.NodeTransformer):

@@ -69,16 +69,20 @@ _SIZE = Change(
 )
 
 
-def _comparison_change(function: str, method: str, words: str) -> Change:
-    """Suggest comparing in the graph instead, for a comparison that returns a Python bool."""
-    return Change(
-        "Compare inside the graph.",
-        lambda case: rewrites.expression(function if case.callee.startswith("torch.") else method)(case),
-        caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
-        "breaks the graph there.",
-        unless=uses.needs_python,
-        otherwise=f"Compare inside the graph, by {words}, and choose with torch.where in the same edit. {MOVES}",
-    )
+_CHOOSE = Change(
+    "Compute both and choose inside the graph with torch.where.",
+    rewrites.branch_to_where,
+    caveat=BOTH_SIDES,
+    when=rewrites.branches,
+)
+_CHOOSE_NUMBERS = Change(
+    "Choose the numbers inside the graph, which then holds them as symbols.",
+    rewrites.numbers_to_where,
+    settings=(SCALARS,),
+    caveat=BOTH_SIDES,
+    when=rewrites.assigns_numbers,
+)
+_CHECK = Change("Check it inside the graph.", rewrites.assert_in_graph, caveat=NAN_CHECK, when=rewrites.checks)
 
 
 RULES: tuple[Rule, ...] = (
@@ -121,6 +125,7 @@ RULES: tuple[Rule, ...] = (
         Change(
             "Compute both and choose inside the graph with torch.where.", rewrites.branch_to_where, caveat=BOTH_SIDES
         ),
+        _CHOOSE_NUMBERS,
         kinds=ITEM,
         calls=r".*\.item|float",
         when=rewrites.is_choosing_number,
@@ -168,6 +173,7 @@ RULES: tuple[Rule, ...] = (
             safe=rewrites.chooses_alike,
             when=rewrites.branches,
         ),
+        _CHOOSE_NUMBERS,
         _ALL_ITERATIONS,
         Change(
             "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
@@ -175,7 +181,7 @@ RULES: tuple[Rule, ...] = (
             caveat=AS_TENSOR,
             when=rewrites.branches,
         ),
-        Change("Check it inside the graph.", rewrites.assert_in_graph, caveat=NAN_CHECK, when=rewrites.checks),
+        _CHECK,
         Change("Or check what the compiled function returns, outside of it.", when=rewrites.checks),
         Change(
             "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
@@ -193,20 +199,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "{code} gives a Python bool that depends on the numbers in its tensors.",
-        _comparison_change("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
-        kinds=("Data dependent operator",),
-        calls=r"torch\.equal|.*\.equal",
-    ),
-    Rule(
-        "{code} gives a Python bool that depends on the numbers in its tensors.",
-        _comparison_change(
-            "torch.isclose({arguments}).all()", "torch.isclose({self}, {arguments}).all()", "torch.isclose(a, b).all()"
+        _CHOOSE,
+        _CHOOSE_NUMBERS,
+        _CHECK,
+        Change(
+            "Compare inside the graph.",
+            rewrites.comparison,
+            caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
+            "breaks the graph there.",
+            unless=uses.needs_python,
+            otherwise="Compare inside the graph, by (a == b).all() or torch.isclose(a, b).all(), and choose with "
+            f"torch.where in the same edit. {MOVES}",
         ),
         kinds=("Data dependent operator",),
-        calls=r"torch\.allclose|.*\.allclose",
+        calls=r"torch\.(equal|allclose)|.*\.(equal|allclose)",
     ),
     Rule(
         "{code} asks Python for the truth of a tensor, which is not known until the graph runs.",
+        _CHOOSE,
+        _CHOOSE_NUMBERS,
+        _CHECK,
         Change(
             "Negate it as a tensor.",
             rewrites.negation,
