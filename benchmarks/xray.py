@@ -4,6 +4,7 @@
     python -m benchmarks.xray moe speech               some, also files with a function `program`
     python -m benchmarks.xray --backend inductor       the patched programs compiled by Inductor (slow without a GPU)
     python -m benchmarks.xray --seeds 3                fewer random inputs
+    python -m benchmarks.xray --json moe               one row of JSON for each program
     python -m benchmarks.xray --again moe              no x-ray: the patches of the last run, on the random inputs
 
 For each program: sites with a verified fix; whether the patched program, run by torch.compile alone in a fresh process,
@@ -43,7 +44,7 @@ from compiler.xray.fixes import WORKING, Trials
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.patch import edited_files
 from explorer.run.run import Run
-from explorer.run.xray import XRayed
+from explorer.run.xray import TRY_SECONDS, XRayed
 from tests.compiler.xray.programs import FOLDER, NAMES
 from tests.compiler.xray.test_fixes import patched
 
@@ -56,6 +57,8 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", help="names of programs, or paths of files with a function `program`")
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=TRY_SECONDS, help="time for trying the fixes of a program")
+    parser.add_argument("--json", action="store_true", help="print one row of JSON for each program")
     parser.add_argument("--again", action="store_true", help="check the patches of the last run")
     parser.add_argument("--check", metavar="FILE", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -93,7 +96,7 @@ def _row(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         found = Run(done.record, call=done.call).xray()
         seconds_to_find = found.found.seconds
         start = time.perf_counter()
-        found.try_fixes()
+        found.try_fixes(arguments.seconds)
         seconds_to_try = time.perf_counter() - start
     targets = _write_patched(file, found)
     checked = _check_in_fresh_process(file, targets, arguments)
@@ -110,7 +113,18 @@ def _row(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "finding": seconds_to_find / captured_seconds,
         "trying": seconds_to_try / max(candidates[0], 1) / full_seconds,
         "candidates": candidates[0],
+        "captured_seconds": captured_seconds,
+        "full_seconds": full_seconds,
+        "seconds_to_find": seconds_to_find,
+        "seconds_to_try": seconds_to_try,
+        "states": {site.id: fix.state for site, fix in zip(found.sites, found.fixes, strict=True)},
+        "causes": {cause.id: cause.fix.state for cause in found.causes if cause.fix},
+        "fixes_alone": len(targets) - 1,
+        "seeds": arguments.seeds,
     }
+    if arguments.json:
+        print(json.dumps(row), flush=True)
+        return row
     print(
         f"{name:14} {row['fixed']:2} of {row['sites']:2} fixed, {row['left']} left; breaks {promised} promised, "
         f"{row['breaks']} counted; finding {row['finding']:.1f} x captured ({captured_seconds:.1f} s), trying "

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from compiler.capture.sources import is_installed
-from compiler.capture.suggestions.case import nodes_around
+from compiler.capture.suggestions import rewrites
+from compiler.capture.suggestions.case import Case, nodes_around
 from compiler.capture.suggestions.values import ITEM, SCALARS, SHAPES
 from compiler.record import Site, Suggestion
 from compiler.torch_api.operators import EFFECT
@@ -60,12 +61,12 @@ def operator_suggestions(search: Search, site: Site) -> Iterator[Suggestion]:
     seen = set[tuple[int, int, str]]()
     for code in _places_of(search, site):
         for target in code.targets():
-            found = code.suggestion(target)
-            if found is not None and (key := (found.line, found.end_line, found.rewrite)) not in seen:
-                seen.add(key)
-                yield found
-                if len(seen) == MOST:
-                    return
+            for found in filter(None, (code.suggestion(target), code.choice(target))):
+                if (key := (found.line, found.end_line, found.rewrite)) not in seen:
+                    seen.add(key)
+                    yield found
+                    if len(seen) == MOST:
+                        return
 
 
 def _places_of(search: Search, site: Site) -> Iterator[_Code]:
@@ -134,9 +135,29 @@ class _Code:
             is_number = node is self.nodes[-1] and self.site.kind in ITEM
             if isinstance(node, ast.Call | ast.Subscript) and not is_number:
                 yield Target((node,))
+        for part in ast.walk(self.nodes[-1]) if isinstance(self.statement, ast.If) else ():
+            if isinstance(part, ast.Call) and part is not self.nodes[-1] and self._is_impure([part]):
+                yield Target((part,))
         if is_effect(branch := self._branch()) and branch is not None:
             yield Target((branch,))
         yield from self._uses()
+
+    def choice(self, target: Target) -> Suggestion | None:
+        """Suggest to run a number in a condition as an operator, and to choose by it in the graph; else None."""
+        found, node = self.suggestion(target), target.expression
+        kind = self.kinds.one_of(node) if node is not None else None
+        if found is None or node is None or kind is None or kind.form != "number" or self._clock(node):
+            return None
+        source = tuple(linecache.getlines(self.file))
+        around = tuple(each for each in self.nodes if not isinstance(each, ast.expr))[:-1]
+        case = Case(self.site.kind, "", self.site.span, source, node, self.statement, around)
+        lines = rewrites.branch_to_where(case)
+        code, call = ast.unparse(node), re.search(r"\w+_line_\w+\(.*?\)(?=\.item\(\))", found.rewrite)
+        if lines is None or call is None or not found.definitions or lines[2].count(code) != 1:
+            return None
+        first, last, rewrite = lines
+        text = f"{found.text} Compute both sides, and choose by its number inside the graph."
+        return replace(found, text=text, line=first, end_line=last, rewrite=rewrite.replace(code, call[0]), settings=())
 
     def _branch(self) -> ast.stmt | None:
         """The innermost `if` around the site; None if there is none."""

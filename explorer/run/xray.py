@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compiler.record import Cause, Fix, Record, Site, XRay
+from compiler.record import Cause, Fix, ProgramCost, Record, Site, XRay
 from explorer.findings.cause_cards import cause_promises, cause_row, list_origins
 from explorer.findings.xray import promises, search_notes, site_cards, xray_document
 from explorer.reading.source_lines import SourceLines
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from compiler.calls.call import Call
     from compiler.xray.causes import CauseSearch
-    from compiler.xray.fixes import Tried
+    from compiler.xray.fixes import Trials, Tried
     from compiler.xray.search import Search
+    from compiler.xray.substitution import Change
 
 TRY_SECONDS = 120.0
 """Time for trying fixes: what takes longer, nobody waits for."""
@@ -174,7 +175,7 @@ class XRayed:
             of_causes = CauseTrials(self._search_causes_once(), budget)
             tried, causes = trials.run(), of_causes.run()
             added = of_causes.add_to(tried.change)
-            tried = self._with_kernels(trials.with_cost(tried, added.change))
+            tried = self._with_kernels(trials.with_cost(tried, added.change), trials)
             states = () if budget.is_spent() else capture_states(self._search_causes_once(), tried.fixes)
             is_short = any(fix is not None and fix.words == UNTRIED for fix in (*tried.fixes, *(c.fix for c in causes)))
             self._tried_for = seconds if is_short else math.inf
@@ -184,16 +185,28 @@ class XRayed:
             self._keep(replace(found, patch=str(patch)))
         return self
 
-    def _with_kernels(self, tried: Tried) -> Tried:
-        """Count the kernels without and with the patch, if the exploration generated any."""
+    def _with_kernels(self, tried: Tried, trials: Trials) -> Tried:
+        """Count the kernels without and with the patch and with each fix, if the exploration generated any."""
         from compiler.xray.cost import with_kernels
 
         record = self._compiler.record
         if not record.kernels or tried.cost == tried.cost_after:
             return tried
-        after = with_kernels(tried.cost_after, self._search_causes_once().record_of_patch(tried.change))
-        is_known = after is not None and after.kernels is not None
-        return replace(tried, cost=with_kernels(tried.cost, record if is_known else None), cost_after=after)
+        after = self._count_kernels(tried.cost_after, tried.change)
+        if after is None or after.kernels is None:
+            return tried
+        fixes = (
+            replace(fix, cost=self._count_kernels(fix.cost, trials.change_of_fixes([fix])))
+            if fix.cost is not None and not trials.budget.is_spent()
+            else fix
+            for fix in tried.fixes
+        )
+        return replace(tried, fixes=tuple(fixes), cost=with_kernels(tried.cost, record), cost_after=after)
+
+    def _count_kernels(self, cost: ProgramCost | None, change: Change) -> ProgramCost | None:
+        from compiler.xray.cost import with_kernels
+
+        return with_kernels(cost, self._search_causes_once().record_of_patch(change))
 
     def _found_with(self, tried: Tried) -> XRay:
         """The results with tried fixes, what they leave, and costs."""
