@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from compiler.capture.suggestions.values import NAN_CHECK
 from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, XRay
 from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
+from compiler.torch_api.numpy_random import numpy_draws_from_torch
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.assignments import source_of_file
 from compiler.xray.bench import FORMS, Bench, repeatable
@@ -398,7 +400,9 @@ class Trial:
         if why or when:
             why, when = compare_outcomes(before, self._outcome(Change(), mended, seed=seed), after)
         if why and backend and not after.raised and not any(self._compare(change, mended)):
-            return self._compare_compiled(change, backend)
+            drawn, again = (self._outcome(Change(), mended, draws=numpy_draws_from_torch) for _ in range(2))
+            words = compare_outcomes(drawn, again, after)
+            return self._compare_compiled(change, backend) if any(words) else words
         return why, when
 
     def _compare_compiled(self, change: Change, backend: str) -> tuple[str, str]:
@@ -415,13 +419,20 @@ class Trial:
         """Ids of the sites that must not run again."""
         return {site.id for site in self.search.sites if self.search.number_of(site) in self.search.left_out}
 
-    def _outcome(self, change: Change, mended: set[str], backend: str = "", seed: int | None = None) -> Outcome:
-        """Run the call with a change."""
+    def _outcome(
+        self,
+        change: Change,
+        mended: set[str],
+        backend: str = "",
+        seed: int | None = None,
+        draws: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Outcome:
+        """Run the call with a change. `draws` decides where random numbers come from."""
         bench, noted, left_out = self.bench, Noted(), frozenset(self.search.left_out)
         program = self._program(change, mended)
 
         def call() -> Any:
-            with bench.in_its_modes():
+            with bench.in_its_modes(), draws():
                 return bench.call_once(backend)
 
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from compiler.torch_api.dynamo import PRINT_OPERATOR
 _KIND = re.compile(r"variables\.\w+\.(\w+)'>")
 _PRINTABLE = ("TensorVariable", "ConstantVariable", "SymNodeVariable", "StringFormatVariable")
 """Kinds of values, in TorchDynamo's names, that torch's operator can print; it fails for lists, tuples, torch.Size."""
+_TESTS, _EARLY = ("is_so", "is_chosen", "is_taken"), ("is_early", "has_returned", "is_returned")
+"""Names for a condition, and for one that decides about a value that is returned later."""
 _TUPLES = ("size", "stride", "tolist", "split", "chunk", "unbind", "keys", "values", "items")
 
 
@@ -115,7 +117,7 @@ def numbers_to_where(case: Case) -> Lines | None:
 
 
 def assigns_numbers(case: Case) -> bool:
-    """Whether a side of an `if` computes a value from an assigned name and constants: maybe a Python number."""
+    """Whether a side of an `if` computes an attribute's value from it and constants: maybe a Python number."""
     pairs = _choices(case.statement) if isinstance(case.statement, ast.If) else []
     return any(_number_dtype(*pair) for pair in pairs)
 
@@ -133,11 +135,13 @@ def _choose_number(condition: str, name: str, yes: str, no: str) -> str:
 
 
 def _number_dtype(name: str, yes: str, no: str) -> str:
-    """Dtype of two values that are made of the assigned name and constant numbers; "" for other values."""
+    """Dtype of two values that are made of the assigned attribute and constant numbers; "" for others, and for names,
+    as local names are mostly tensors.
+    """
     parts = [part for value in (yes, no) for part in ast.walk(ast.parse(value, mode="eval"))]
     numbers = [part.value for part in parts if isinstance(part, ast.Constant) and type(part.value) in (int, float)]
     names = {part.id for part in parts if isinstance(part, ast.Name)} - {"min", "max", "abs"}
-    if not numbers or not names <= {name.partition(".")[0]}:
+    if "." not in name or not numbers or not names <= {name.partition(".")[0]}:
         return ""
     return "float64" if any(isinstance(number, float) for number in numbers) else "int64"
 
@@ -152,14 +156,14 @@ def _assignments_to_where(
     condition, indent = condition_code(case, owner.test), " " * owner.col_offset
     if len(pairs) == 1:
         return _put(case, owner, choose(condition, *pairs[0]))
-    test = _free_test_name(case, owner)
+    test = _free_name(case, owner, _TESTS)
     lines = [choose(test, *pair) for pair in pairs]
     return _put(case, owner, f"\n{indent}".join([f"{test} = {condition}", *lines]))
 
 
-def _free_test_name(case: Case, owner: ast.If) -> str:
+def _free_name(case: Case, owner: ast.If, names: Sequence[str]) -> str:
     taken = {node.id for node in ast.walk(_function_of(case) or owner) if isinstance(node, ast.Name)}
-    return next(name for name in ("is_so", "is_chosen", "is_taken") if name not in taken)
+    return next(name for name in names if name not in taken)
 
 
 def _early_return_to_where(case: Case, owner: ast.If) -> Lines | None:
@@ -172,7 +176,7 @@ def _early_return_to_where(case: Case, owner: ast.If) -> Lines | None:
             ast.If(body=[ast.Return(value=ast.expr() as yes)], orelse=[]),
             [*between, ast.Return(value=ast.expr() as no) as last],
         ) if can_combine(owner.test) and all(map(_assigns_name, between)):
-            test = _free_test_name(case, owner)
+            test = _free_name(case, owner, _EARLY)
             text = choose_expression(test, yes, no)
             stored = {node.id for each in between for node in ast.walk(each) if _is_stored(node)}  # type: ignore[attr-defined]
             if text is None or stored & {node.id for node in ast.walk(yes) if isinstance(node, ast.Name)}:

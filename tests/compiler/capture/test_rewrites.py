@@ -76,7 +76,7 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("same = y.allclose(x, rtol=9)", "y = y * same"): (MAYBE,),
     ("y = y * torch.equal(y, x)",): (MAYBE,),
     ("y = y * y.equal(x)",): (MAYBE,),
-    ("if torch.allclose(y, x):", "    y = y * 2"): NONE,
+    ("if torch.allclose(y, x):", "    y = y * 2"): (MAYBE,),
     ("lo = sorted([y[0], y[1]], reverse=True)", "y = y * lo[0]"): NONE,
     # Sizes.
     ("where = torch.nonzero(y)", "y = y * where.sum()"): (MAYBE_SETTING,),

@@ -14,6 +14,7 @@ import torch
 from compiler.engine import explore
 from compiler.record import Fix
 from compiler.record.options import Options
+from compiler.xray.fixes import UNTRIED
 from compiler.xray.outcomes import Outcome, compare_outcomes
 from explorer.run.run import Run
 from explorer.run.xray import XRayed
@@ -106,6 +107,37 @@ def test_loops_that_data_end_run_to_their_end() -> None:
     assert "x = torch.where(is_done, x, torch.tanh(x) + 0.1 * n)  # one step" in lines
 
 
+CHOICES = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.bad = 1.0, 0
+    def forward(self, x):
+        if x.sum() > 9:
+            self.scale *= 0.5
+            self.bad += 1
+        y = x * self.scale
+        if torch.equal(y, x * 3):
+            return y, x
+        z = y + 1
+        return z, x
+f = M()
+"""
+
+
+def test_choices_of_numbers_and_early_returns_are_made_in_the_graph() -> None:
+    found = x_rayed(function(CHOICES), (X,)).try_fixes(600.0)
+    assert [(fix.state, fix.together) for fix in found.fixes] == [("verified", True)] * len(found.sites)
+    assert "self.scale = torch.where(is_so, torch.scalar_tensor(self.scale * 0.5, dtype=torch.float64)" in found.patch()
+    assert "return torch.where(is_early, y, z), x" in found.patch()
+
+
+def test_nothing_is_tried_after_the_time_is_over() -> None:
+    found = x_rayed(function(RARE.replace("35", "1")), (X,)).try_fixes(0.0)
+    assert [fix.words for fix in found.fixes] == [UNTRIED]
+    assert found.try_fixes(600.0).fixes[0].words != UNTRIED
+
+
 RARE = "def f(x):\n    if x.sum() > 35:\n        x += 1\n    return x * 2\n"
 
 
@@ -187,7 +219,7 @@ def test_words_only_are_given_as_the_reason() -> None:
 @functools.cache
 def fixed_program(name: str) -> XRayed:
     fn, calls = module(name).program()
-    return x_rayed(fn, *calls).try_fixes()
+    return x_rayed(fn, *calls).try_fixes(600.0)
 
 
 @pytest.mark.skipif(not MODERN, reason="the lists are those of torch 2.13")

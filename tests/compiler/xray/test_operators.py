@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -102,11 +104,29 @@ def test_dict_of_numbers_is_an_argument() -> None:
 
 
 def test_clock_is_read_at_another_time() -> None:
-    fix = only("import time\ntimes = []\ndef f(x):\n    times.append(time.time())\n    return x * 2\n")
+    fix = only("times = []\ndef f(x):\n    import time as t\n    times.append(t.time())\n    return x * 2\n")
     assert fix.state == "changes when a side effect happens"
     assert "The clock is read when the graph runs" in fix.words
     assert fix.suggestion is not None
+    assert "import time\n    return torch.tensor(time.time_ns())" in fix.suggestion.definitions[0]
     assert "torch.empty((), dtype=torch.int64)" in fix.suggestion.definitions[0]
+
+
+def test_random_number_of_python_chooses_in_the_graph() -> None:
+    fn = function("def f(x):\n    if random.gauss(0.0, 1.0) > 0:\n        x = x.flip(0)\n    return x * 2\n")
+    again = function_with_file_of(fn)
+    found = x_rayed(fn, (X,)).try_fixes()
+    assert [(fix.state, fix.together) for fix in found.fixes] == [("verified", True)]
+    assert "x = torch.where(gauss_line_" in found.patch()
+    assert not any("_line_" in name for name in again.__globals__)
+
+
+def function_with_file_of(fn: Any) -> Any:
+    """The same file, run once more: a second module with functions of the same code."""
+    file = fn.__code__.co_filename
+    names: dict[str, Any] = {"__name__": "again"}
+    exec(compile("".join(linecache.getlines(file)), file, "exec"), names)
+    return names["f"]
 
 
 def test_state_of_torchs_generator_is_in_no_operator() -> None:
