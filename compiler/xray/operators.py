@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.capture.sources import is_installed
-from compiler.capture.suggestions import rewrites
+from compiler.capture.suggestions import branches
 from compiler.capture.suggestions.case import Case, nodes_around
 from compiler.capture.suggestions.values import ITEM, SCALARS, SHAPES
 from compiler.record import Site, Suggestion
@@ -151,7 +151,7 @@ class _Code:
         source = tuple(linecache.getlines(self.file))
         around = tuple(each for each in self.nodes if not isinstance(each, ast.expr))[:-1]
         case = Case(self.site.kind, "", self.site.span, source, node, self.statement, around)
-        lines = rewrites.branch_to_where(case)
+        lines = branches.branch_to_where(case)
         code, call = ast.unparse(node), re.search(r"\w+_line_\w+\(.*?\)(?=\.item\(\))", found.rewrite)
         if lines is None or call is None or not found.definitions or lines[2].count(code) != 1:
             return None

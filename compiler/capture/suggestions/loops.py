@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.capture.suggestions import rewrites
+from compiler.capture.suggestions import branches
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines
 
@@ -73,7 +73,7 @@ def loop_to_where(case: Case) -> Lines | None:
     Its body may only assign names. A name that is kept must have a value before the loop.
     """
     loop = _loop(case)
-    if loop is None or not rewrites.can_combine(loop.choice.test):
+    if loop is None or not branches.can_combine(loop.choice.test):
         return None
     carried = loop.carried()
     device = next((name for name in map(_name, loop.assigned()) if name in carried), "")
@@ -91,7 +91,7 @@ def ends_loop(case: Case) -> bool:
 def _rewritten(loop: _Loop, carried: set[str], device: str) -> Lines | None:
     is_skip = isinstance(loop.end, ast.Continue)
     flag, test = loop.free_name(_FLAGS), loop.free_name(_SKIPS if is_skip else _TESTS)
-    condition = rewrites.condition_code(loop.case, loop.choice.test)
+    condition = branches.condition_code(loop.case, loop.choice.test)
     if not flag or not test:
         return None
     if is_skip:
@@ -107,7 +107,7 @@ def _rewritten(loop: _Loop, carried: set[str], device: str) -> Lines | None:
         edits.append((loop.choice, ends))
     edits += [(each, _kept(each, carried, flag)) for each in loop.after]
     if loop.final is not None and isinstance(loop.end, ast.Return) and loop.end.value and loop.final.value:
-        chosen = rewrites.choose_expression(flag, loop.end.value, loop.final.value)
+        chosen = branches.choose_expression(flag, loop.end.value, loop.final.value)
         if chosen is None:
             return None
         edits.append((loop.final, f"return {chosen}"))
@@ -152,7 +152,7 @@ def _loop(case: Case) -> _Loop | None:
     """The loop that the culprit's `if` ends; None if the loop does more than assign names."""
     choice = case.statement
     blocks = [node for node in case.around if isinstance(node, ast.For | ast.FunctionDef)]
-    if not (isinstance(choice, ast.If) and rewrites.is_in(case, choice.test) and not choice.orelse) or len(blocks) < 2:
+    if not (isinstance(choice, ast.If) and branches.is_in(case, choice.test) and not choice.orelse) or len(blocks) < 2:
         return None
     node, function = blocks[-1], next((each for each in reversed(blocks) if isinstance(each, ast.FunctionDef)), None)
     if not (isinstance(node, ast.For) and isinstance(function, ast.FunctionDef) and choice in node.body) or node.orelse:

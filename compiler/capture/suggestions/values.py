@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.capture.suggestions import loops, rewrites, uses
+from compiler.capture.suggestions import branches, loops, rewrites, uses
 from compiler.capture.suggestions.calls import MOVES
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Change, Rule
@@ -71,18 +71,18 @@ _SIZE = Change(
 
 _CHOOSE = Change(
     "Compute both and choose inside the graph with torch.where.",
-    rewrites.branch_to_where,
+    branches.branch_to_where,
     caveat=BOTH_SIDES,
-    when=rewrites.branches,
+    when=branches.branches,
 )
 _CHOOSE_NUMBERS = Change(
     "Choose the numbers inside the graph, which then holds them as symbols.",
-    rewrites.numbers_to_where,
+    branches.numbers_to_where,
     settings=(SCALARS,),
     caveat=BOTH_SIDES,
-    when=rewrites.assigns_numbers,
+    when=branches.assigns_numbers,
 )
-_CHECK = Change("Check it inside the graph.", rewrites.assert_in_graph, caveat=NAN_CHECK, when=rewrites.checks)
+_CHECK = Change("Check it inside the graph.", branches.assert_in_graph, caveat=NAN_CHECK, when=branches.checks)
 
 
 RULES: tuple[Rule, ...] = (
@@ -107,11 +107,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "{code} asks for the number in a tensor to check it, and the number is not known until the graph runs.",
-        Change("Check it inside the graph.", rewrites.assert_in_graph, caveat=NAN_CHECK),
+        Change("Check it inside the graph.", branches.assert_in_graph, caveat=NAN_CHECK),
         "Or check what the compiled function returns, outside of it.",
         kinds=ITEM,
         calls=r".*\.item|float",
-        when=rewrites.is_checked_number,
+        when=branches.is_checked_number,
     ),
     Rule(
         "{code} asks for the number in a tensor to end a loop by it, and the number is not known until the graph runs.",
@@ -123,12 +123,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "{code} asks for the number in a tensor to choose by it, and the number is not known until the graph runs.",
         Change(
-            "Compute both and choose inside the graph with torch.where.", rewrites.branch_to_where, caveat=BOTH_SIDES
+            "Compute both and choose inside the graph with torch.where.", branches.branch_to_where, caveat=BOTH_SIDES
         ),
         _CHOOSE_NUMBERS,
         kinds=ITEM,
         calls=r".*\.item|float",
-        when=rewrites.is_choosing_number,
+        when=branches.is_choosing_number,
     ),
     Rule(
         "{code} asks for the number in a tensor, which is not known until the graph runs.",
@@ -168,26 +168,26 @@ RULES: tuple[Rule, ...] = (
         "The branch on {code} depends on tensor data.",
         Change(
             "Compute both and choose inside the graph with torch.where.",
-            rewrites.branch_to_where,
+            branches.branch_to_where,
             caveat=BOTH_SIDES,
-            safe=rewrites.chooses_alike,
-            when=rewrites.branches,
+            safe=branches.chooses_alike,
+            when=branches.branches,
         ),
         _CHOOSE_NUMBERS,
         _ALL_ITERATIONS,
         Change(
             "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
-            rewrites.logical,
+            branches.logical,
             caveat=AS_TENSOR,
-            when=rewrites.branches,
+            when=branches.branches,
         ),
         _CHECK,
-        Change("Or check what the compiled function returns, outside of it.", when=rewrites.checks),
+        Change("Or check what the compiled function returns, outside of it.", when=branches.checks),
         Change(
             "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
-            when=rewrites.branches,
+            when=branches.branches,
         ),
-        Change("Write the loop as torch.while_loop(condition, body, operands).", when=rewrites.repeats),
+        Change("Write the loop as torch.while_loop(condition, body, operands).", when=branches.repeats),
         kinds=BRANCH,
     ),
     Rule(
@@ -204,7 +204,7 @@ RULES: tuple[Rule, ...] = (
         _CHECK,
         Change(
             "Compare inside the graph.",
-            rewrites.comparison,
+            branches.comparison,
             caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
             "breaks the graph there.",
             unless=uses.needs_python,
@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
         _CHECK,
         Change(
             "Negate it as a tensor.",
-            rewrites.negation,
+            branches.negation,
             caveat=AS_TENSOR,
             unless=uses.needs_python,
             otherwise=f"Negate it as a tensor, and choose with torch.where. {MOVES}",
@@ -278,12 +278,12 @@ RULES: tuple[Rule, ...] = (
         "The choice by {code} depends on a number that is not known until the graph runs.",
         Change(
             "Choose the number inside the graph.",
-            rewrites.choose_number,
+            branches.choose_number,
             settings=(SCALARS,),
             caveat="The chosen number is a symbol too: an `if` on it breaks the graph there.",
         ),
         kinds=("UserError",),
-        when=rewrites.is_number_choice,
+        when=branches.is_number_choice,
     ),
     Rule(
         "{code} asks for the value of a data-dependent size or number, which is not known until the graph runs.",
