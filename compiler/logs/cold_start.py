@@ -1,0 +1,301 @@
+"""The time that a process spends in torch.compile, from its first event on: spans, totals, and a trace for Perfetto.
+
+The spans are torch's own (`dynamo_timed`, logged as Chrome trace events). A log has no event of a training step; the
+cold start ends when every function has been compiled for the first time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from compiler.logs.compilations import Compilation, compilations_of
+from compiler.logs.events import Event, Log
+
+PHASES = {
+    "bytecode_tracing": "tracing",
+    "dynamo": "TorchDynamo",
+    "entire_frame_compile": "TorchDynamo",
+    "entire_backward_compile": "AOTAutograd",
+    "compile_attempt_0": "TorchDynamo",
+    "build_guards": "guards",
+    "backend_compile": "AOTAutograd",
+    "create_aot_dispatcher_function": "AOTAutograd",
+    "aot_collect_metadata": "AOTAutograd",
+    "aot_trace_joint_graph": "AOTAutograd",
+    "min_cut_rematerialization_partition": "AOTAutograd",
+    "compile_fx_inner": "Inductor",
+    "inductor_compile": "Inductor",
+    "fx_codegen_and_compile": "Inductor",
+    "GraphLowering.run": "Inductor",
+    "GraphLowering.codegen": "Inductor",
+    "GraphLowering.compile_to_fn": "kernels",
+    "async_compile.precompile": "kernels",
+    "async_compile.wait": "kernels",
+    "compile_file": "kernels",
+}
+"""Names of torch's spans -> the phase they belong to; any other belongs to that of the span around it."""
+_CACHE = ("cache", "torch_key", "triton_key", "get_system")
+_MOST_EVENTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of torch's own work. `depth` is the number of spans around it, `own` its seconds outside of inner spans.
+
+    `start` is in seconds since the first event of the log. Helper threads work while the main thread waits.
+    """
+
+    name: str
+    phase: str
+    compile_id: str
+    start: float
+    seconds: float
+    own: float
+    depth: int
+    thread: int
+    is_helper: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A point in time: a cache miss, a bypass, a dimension that became dynamic."""
+
+    name: str
+    compile_id: str
+    at: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """Where the time went. `seconds` is the time until every function was compiled for the first time (see `until`).
+
+    `compiling` are the seconds of `seconds` in which torch.compile worked; `by_phase` and `by_function` divide all
+    compilations of the log. `origin` is the time of the log's first span, in microseconds since 1970.
+    """
+
+    seconds: float
+    compiling: float
+    until: str
+    by_phase: Mapping[str, float]
+    by_function: Mapping[tuple[str, str], float]
+    spans: tuple[Span, ...]
+    instants: tuple[Instant, ...]
+    compilations: tuple[Compilation, ...]
+    origin: float
+
+
+def cold_start_of(log: Log) -> ColdStart:
+    """Read where the time went from a log."""
+    events = [event for event in map(_decoded, log.of("chromium_event")) if event is not None]
+    origin = min((event["ts"] for event in events), default=0.0)
+    spans = tuple(_with_compilations(list(_spans(events, origin))))
+    compilations = compilations_of(log)
+    first = [one for one in compilations if not one.is_recompilation]
+    names = {one.compile_id for one in first}
+    last = max(
+        (span for span in spans if span.compile_id in names), key=lambda span: span.start + span.seconds, default=None
+    )
+    seconds = last.start + last.seconds if last is not None else 0.0
+    until = next(
+        (f"{one.function} ({one.place})" for one in first if last is not None and one.compile_id == last.compile_id), ""
+    )
+    outer = [span for span in spans if span.depth == 0]
+    compiling = _covered((span.start, min(span.start + span.seconds, seconds)) for span in outer)
+    return ColdStart(
+        seconds=seconds,
+        compiling=compiling,
+        until=until,
+        by_phase=_totals((span.phase, span.own) for span in spans if not span.is_helper),
+        by_function=_totals(
+            (_function(span.compile_id, compilations), span.own) for span in spans if not span.is_helper
+        ),
+        spans=spans,
+        instants=tuple(_instants(events, origin)),
+        compilations=compilations,
+        origin=origin,
+    )
+
+
+def _decoded(event: Event) -> dict[str, Any] | None:
+    """The Chrome trace event of a log event; None if it is damaged."""
+    try:
+        values = msgspec.json.decode(event.payload_raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if (
+        not isinstance(values, dict)
+        or not isinstance(values.get("ts"), int | float)
+        or not isinstance(values.get("name"), str)
+    ):
+        return None
+    arguments = values.get("args")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    return {**values, "args": arguments, "compile_id": event.compile_id, "thread": event.thread}
+
+
+def _spans(events: Sequence[dict[str, Any]], origin: float) -> Iterator[Span]:
+    """Spans from pairs of begin and end events. A begin without an end is left out.
+
+    Helper threads (which compile kernels) log no compilation; their spans overlap, and get threads numbered from 1.
+    """
+    stacks: dict[int, list[list[Any]]] = {}
+    began: dict[str, list[dict[str, Any]]] = {}
+    found: list[Span] = []
+    helped: list[Span] = []
+    for event in events[:_MOST_EVENTS]:
+        if not _compile_id(event):
+            waiting = began.setdefault(event["name"], [])
+            if event.get("ph") == "B":
+                waiting.append(event)
+            elif event.get("ph") == "E" and waiting:
+                start, seconds = _times(waiting.pop(0), event, origin)
+                phase = PHASES.get(event["name"], "other")
+                helped.append(Span(event["name"], phase, "", start, seconds, seconds, 0, 0, is_helper=True))
+            continue
+        stack = stacks.setdefault(event["thread"], [])
+        if event.get("ph") == "B":
+            stack.append([event, _phase(event["name"], stack[-1][1] if stack else "other"), 0.0])
+        elif event.get("ph") == "E" and any(each[0]["name"] == event["name"] for each in stack):
+            while stack[-1][0]["name"] != event["name"]:
+                stack.pop()
+            begin, phase, inner = stack.pop()
+            start, seconds = _times(begin, event, origin)
+            if stack:
+                stack[-1][2] += seconds
+            own = max(0.0, seconds - inner)
+            name, of = event["name"], _compile_id(begin)
+            found.append(Span(name, phase, of, start, seconds, own, len(stack), event["thread"]))
+    yield from sorted((*found, *_in_lanes(helped)), key=lambda span: (span.start, span.depth))
+
+
+def _compile_id(event: Mapping[str, Any]) -> str:
+    name = str(event["args"].get("compile_id") or event["compile_id"])
+    return "" if name == "None" else name
+
+
+def _times(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float) -> tuple[float, float]:
+    return (begin["ts"] - origin) / 1e6, max(0.0, (end["ts"] - begin["ts"]) / 1e6)
+
+
+def _in_lanes(spans: Iterable[Span]) -> Iterator[Span]:
+    """Spans with threads numbered from 1, so that no two of a thread overlap."""
+    ends: list[float] = []
+    for span in sorted(spans, key=lambda each: each.start):
+        lane = next((number for number, end in enumerate(ends) if end <= span.start), len(ends))
+        ends[lane : lane + 1] = [span.start + span.seconds]
+        yield replace(span, thread=lane + 1)
+
+
+def _with_compilations(spans: Sequence[Span]) -> Iterator[Span]:
+    """Spans, those of helper threads with the compilation that waits for them."""
+    main = [span for span in spans if span.depth == 0 and span.compile_id]
+    for span in spans:
+        around = span if span.compile_id else next((each for each in main if _contains(each, span)), span)
+        yield replace(span, compile_id=around.compile_id)
+
+
+def _contains(outer: Span, span: Span) -> bool:
+    return outer.start <= span.start <= outer.start + outer.seconds
+
+
+def _phase(name: str, outer: str) -> str:
+    if any(word in name for word in _CACHE):
+        return "caches"
+    return PHASES.get(name, outer)
+
+
+def _instants(events: Iterable[dict[str, Any]], origin: float) -> Iterator[Instant]:
+    for event in events:
+        if event.get("ph") == "i":
+            arguments = event["args"]
+            words = str(
+                arguments.get("cache_bypass_reason")
+                or arguments.get("reason")
+                or arguments.get("cache_status_detailed")
+                or ""
+            )
+            yield Instant(event["name"], event["compile_id"], (event["ts"] - origin) / 1e6, words)
+
+
+def _totals(items: Iterable[tuple[Any, float]]) -> dict[Any, float]:
+    """Sums by key, largest first."""
+    totals: Counter[Any] = Counter()
+    for key, seconds in items:
+        totals[key] += seconds  # type: ignore[assignment]
+    return dict(totals.most_common())
+
+
+def _function(compile_id: str, compilations: Sequence[Compilation]) -> tuple[str, str]:
+    found = next((one for one in compilations if one.compile_id == compile_id), None)
+    return (found.function, found.place) if found is not None else ("outside of compilations", "")
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds that at least one span covers."""
+    total = end = 0.0
+    for start, stop in sorted(spans):
+        if stop > end:
+            total += stop - max(start, end)
+            end = stop
+    return total
+
+
+# A trace for Perfetto and chrome://tracing
+
+
+def trace_of(ranks: Mapping[int, ColdStart]) -> dict[str, Any]:
+    """The ranks as a Chrome trace: a process for each rank, spans with their function, caches and reasons."""
+    begin = min((each.origin for each in ranks.values()), default=0.0)
+    events = [event for rank, each in ranks.items() for event in _trace_events(rank, each, begin)]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"made by": "tcompile"}}
+
+
+def _trace_events(rank: int, start: ColdStart, begin: float) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}: torch.compile"}}
+    yield {"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": rank}}
+    offset = start.origin - begin
+    notes = {one.compile_id: _notes(one) for one in start.compilations}
+    helpers = {span.thread for span in start.spans if span.is_helper}
+    for thread in sorted({span.thread for span in start.spans}):
+        yield {
+            "ph": "M",
+            "pid": rank,
+            "tid": thread,
+            "name": "thread_name",
+            "args": {"name": f"helper {thread}" if thread in helpers else "main"},
+        }
+    for span in start.spans:
+        note = notes.get(span.compile_id, {})
+        title = f"{note['function']} [{span.compile_id}]" if span.depth == 0 and note.get("function") else span.name
+        yield {
+            "ph": "X", "pid": rank, "tid": span.thread, "cat": span.phase, "name": title,
+            "ts": offset + span.start * 1e6, "dur": span.seconds * 1e6,
+            "args": {"span": span.name, "phase": span.phase, "compile id": span.compile_id, **note},
+        }  # fmt: skip
+    for each in start.instants:
+        yield {
+            "ph": "i", "s": "p", "pid": rank, "tid": 0, "cat": "caches", "name": each.name,
+            "ts": offset + each.at * 1e6, "args": {"compile id": each.compile_id, "why": each.words},
+        }  # fmt: skip
+
+
+def _notes(one: Compilation) -> dict[str, str]:
+    notes = {
+        "function": one.function, "where": one.place, "outcome": one.status, "why": one.reason,
+        "caches": ", ".join(f"{cache}: {outcome}" for cache, outcome in one.cache.items()),
+        "compiled again because": "; ".join(one.recompile_reasons),
+        "graph breaks": "; ".join(f"{each.reason} ({each.file}:{each.line})" for each in one.breaks),
+    }  # fmt: skip
+    return {name: text for name, text in notes.items() if text}
+
+
+def write_trace(ranks: Mapping[int, ColdStart]) -> str:
+    """The trace of `trace_of` as JSON."""
+    return json.dumps(trace_of(ranks), separators=(",", ":"))
