@@ -1,0 +1,128 @@
+"""Where the time of a cold start went: sentences, tables and a flame chart; which caches missed, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+from compiler.logs.cache_keys import CACHES, CacheChange, CacheOutcome
+from compiler.logs.cold_start import ColdStart, Span
+from compiler.record.plain_text import pluralize
+from explorer.reading.shapes import seconds_text
+from explorer.render.document import Bar, Document, Items, Only, Parts, Picture, Row, Table, Text
+
+COLOURS = {
+    "tracing": "#0072b2", "TorchDynamo": "#56b4e9", "guards": "#cc79a7", "AOTAutograd": "#009e73",
+    "Inductor": "#e69f00", "kernels": "#d55e00", "caches": "#b9c1ca",
+}  # fmt: skip
+_OTHER = "#8b95a1"
+ROWS_SHOWN, CHANGES_SHOWN = 20, 6
+_WIDTH, _ROW = 960, 18
+_NARROWEST = 0.7
+"""Pixels: narrower spans are not drawn; the table has them."""
+_DEEPEST = 12
+
+
+def cold_start_document(start: ColdStart, outcomes: Sequence[CacheOutcome] = ()) -> Document:
+    """The time until every function was compiled, by phase and by function; empty if the log has no times."""
+    if not start.spans:
+        return ()
+    share = start.compiling / start.seconds if start.seconds else 0.0
+    lead = (
+        f"Cold start: {seconds_text(start.seconds)} from the first event until every function was compiled once; "
+        f"{seconds_text(start.compiling)} ({share:.0%}) of it in torch.compile."
+    )
+    parts: list[Parts] = [Text(lead, "lead")]
+    parts.append(Only(("html",), (Picture("Flame chart of torch.compile, by time", flame_svg, start),)))
+    parts.append(_table("phase", start.by_phase))
+    functions = {
+        f"{name} ({place})" if place else name: seconds for (name, place), seconds in start.by_function.items()
+    }
+    parts.append(_table("function", functions))
+    parts += _cache_parts(outcomes)
+    return parts
+
+
+def _table(head: str, seconds: Mapping[str, float]) -> Table:
+    total = sum(seconds.values())
+    rows = []
+    for name, each in list(seconds.items())[:ROWS_SHOWN]:
+        bar = Bar(((each, name if name in COLOURS else "time"),), f"seconds by {head}")
+        share = f"{each / total:.0%}" if total else ""
+        rows.append(Row((name, seconds_text(each), share, bar)))
+    return Table((head, "time", "share", ""), tuple(rows), right=(1, 2), label=f"Compile time by {head}")
+
+
+def _cache_parts(outcomes: Sequence[CacheOutcome]) -> Iterator[Parts]:
+    counts = Counter((one.cache, one.outcome) for one in outcomes)
+    for cache, name in CACHES.items():
+        listed = [
+            f"{counts[cache, outcome]} {outcome}" for outcome in ("hit", "miss", "bypass") if counts[cache, outcome]
+        ]
+        if listed:
+            yield Text(f"{name}: {', '.join(listed)}.")
+    reasons = Counter((one.why, one.function, one.place) for one in outcomes if one.outcome == "bypass")
+    if reasons:
+        items = tuple(f"{why or 'no reason logged'}: {function} ({place})" for why, function, place in reasons)
+        yield Items(items, label="Bypassed because of ", bullet="- ")
+
+
+def cache_change_document(changes: Sequence[CacheChange]) -> Document:
+    """Why the second of two runs missed caches that the first run had filled: the parts of the keys that changed."""
+    if not changes:
+        return (Text("No cache missed in the second run that the first run looked up in the same way.", "lead"),)
+    causes = Counter((each.kind, each.name, each.was, each.now) for change in changes for each in change.changes)
+    parts: list[Parts] = [Text(f"{pluralize(len(changes), 'cache look-up')} missed in the second run.", "lead")]
+    if causes:
+        ranked = sorted(causes.items(), key=lambda item: (item[0][0] == "source", -item[1]))
+        rows = tuple(Row((kind, name, was, now, str(count))) for (kind, name, was, now), count in ranked[:ROWS_SHOWN])
+        parts.append(Table(("what changed", "part of the key", "was", "is", "look-ups"), rows, right=(4,)))
+    same = [change.now for change in changes if not change.changes and change.now.parts]
+    if same:
+        names = dict.fromkeys(f"{one.function} ({one.place})" for one in same)
+        parts.append(Text(f"With an unchanged key, so the cache was empty or another one: {', '.join(names)}."))
+    silent = sum(not change.now.parts for change in changes)
+    if silent:
+        parts.append(
+            Text(f"{pluralize(silent, 'look-up')} logged no parts of the key (AOTAutograd's cache logs none).")
+        )
+    return parts
+
+
+def flame_svg(start: ColdStart) -> str:
+    """The flame chart as SVG: a row for each depth, helper threads below; each span has a title."""
+    end = max(span.start + span.seconds for span in start.spans)
+    scale = _WIDTH / end if end else 1.0
+    main = [span for span in start.spans if not span.is_helper and span.depth < _DEEPEST]
+    helpers = [span for span in start.spans if span.is_helper]
+    depth = 1 + max((span.depth for span in main), default=0)
+    lanes = max((span.thread for span in helpers), default=0)
+    rects = [_rect(span, span.depth * _ROW, scale) for span in main]
+    rects += [_rect(span, (depth + span.thread) * _ROW - _ROW // 2, scale) for span in helpers]
+    height = (depth + lanes) * _ROW + 30
+    axis = "".join(
+        f'<text x="{tick * _WIDTH / 4 + (4 if tick < 4 else -4):.0f}" y="{height - 6}" '
+        f'text-anchor="{"start" if tick < 4 else "end"}" fill="#7a7a7a">'
+        f"{seconds_text(end * tick / 4) if tick else '0 s'}</text>"
+        for tick in range(5)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-size="11" '
+        f'font-family="Arial,Helvetica,sans-serif" role="img">{"".join(rects)}{axis}</svg>'
+    )
+
+
+def _rect(span: Span, y: int, scale: float) -> str:
+    width = span.seconds * scale
+    if width < _NARROWEST:
+        return ""
+    colour = COLOURS.get(span.phase, _OTHER)
+    x, title = span.start * scale, f"{span.name} [{span.compile_id}], {span.phase}: {seconds_text(span.seconds)}"
+    shown = span.name[: max(0, int(width / 6.5))] if width > 30 else ""
+    ink = "#ffffff" if span.phase in ("tracing", "AOTAutograd", "kernels") else "#1a1a1a"
+    return (
+        f'<g><title>{escape(title)}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 2}" '
+        f'fill="{colour}" stroke="#ffffff" stroke-width="0.4"/>'
+        f'<text x="{x + 3:.1f}" y="{y + 12}" fill="{ink}">{escape(shown)}</text></g>'
+    )
