@@ -47,6 +47,17 @@ examples:
 """
 
 
+_CACHES = """\
+Run a program five times in fresh processes, and measure what makes its start faster: warm local caches, the artifacts of
+torch.compiler.save_cache_artifacts, or precompiled code (TORCH_CACHING_PRECOMPILE).
+
+All that the program does happens five times. Its caches are in a temporary folder; yours are neither read nor written.
+
+example:
+  tcompile caches -- python train.py --steps 1
+"""
+
+
 class UsageError(ValueError):
     """Raised for wrong usage of the command; the message is one line."""
 
@@ -90,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)
+    _add_caches(commands)
     return parser
 
 
@@ -188,6 +200,17 @@ def _add_report(commands: Any) -> None:
         "--stage", default="", metavar="STAGE", help="a small page of one stage, for an <iframe>: captured, kernels, …"
     )
     command.add_argument("--graph", action="store_true", help="with --stage: as a drawing")
+
+
+def _add_caches(commands: Any) -> None:
+    command = commands.add_parser(
+        "caches", help="try which caches make a program start faster",
+        description=_CACHES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    command.set_defaults(command=_try_caches)
+    command.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments"
+    )
 
 
 def _numbers(value: str) -> list[int]:
@@ -372,6 +395,16 @@ def _artifact_text(record: Record, artifact: Artifact, raw: bool, titled: bool) 
     else:
         body = text.listing(record, artifact, text.wants_colour(sys.stdout))
     return f"# {artifact.id}  {artifact.title}\n{body}\n" if titled and not raw else body
+
+
+def _try_caches(args: argparse.Namespace) -> None:
+    from explorer.entry.cache_trials import run_trials, show_progress, trial_document
+    from explorer.render.text import document_text
+
+    program = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not program:
+        raise UsageError("caches: which program? tcompile caches -- python train.py")
+    print(document_text(trial_document(run_trials(program, show_progress))))
 
 
 def _report(args: argparse.Namespace) -> None:

@@ -98,8 +98,13 @@ def flame_svg(start: ColdStart) -> str:
     helpers = [span for span in start.spans if span.is_helper]
     depth = 1 + max((span.depth for span in main), default=0)
     lanes = max((span.thread for span in helpers), default=0)
-    rects = [_rect(span, span.depth * _ROW, scale) for span in main]
-    rects += [_rect(span, (depth + span.thread) * _ROW - _ROW // 2, scale) for span in helpers]
+    of = {one.compile_id: one.function for one in start.compilations}
+    names = ((span, of.get(span.compile_id) if span.depth == 0 else None) for span in main)
+    rects = [
+        _rect(span, f"{name} [{span.compile_id}]" if name else span.name, span.depth * _ROW, scale)
+        for span, name in names
+    ]
+    rects += [_rect(span, span.name, (depth + span.thread) * _ROW - _ROW // 2, scale) for span in helpers]
     height = (depth + lanes) * _ROW + 30
     axis = "".join(
         f'<text x="{tick * _WIDTH / 4 + (4 if tick < 4 else -4):.0f}" y="{height - 6}" '
@@ -113,13 +118,13 @@ def flame_svg(start: ColdStart) -> str:
     )
 
 
-def _rect(span: Span, y: int, scale: float) -> str:
+def _rect(span: Span, name: str, y: int, scale: float) -> str:
     width = span.seconds * scale
     if width < _NARROWEST:
         return ""
     colour = COLOURS.get(span.phase, _OTHER)
     x, title = span.start * scale, f"{span.name} [{span.compile_id}], {span.phase}: {seconds_text(span.seconds)}"
-    shown = span.name[: max(0, int(width / 6.5))] if width > 30 else ""
+    shown = name[: max(0, int(width / 7.2))] if width > 30 else ""
     ink = "#ffffff" if span.phase in ("tracing", "AOTAutograd", "kernels") else "#1a1a1a"
     return (
         f'<g><title>{escape(title)}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 2}" '

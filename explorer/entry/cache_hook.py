@@ -1,0 +1,81 @@
+"""What `tcompile caches` adds to the programs that it runs; copied as `sitecustomize.py` into a folder of its own.
+
+It loads the artifacts of a run before, and at exit saves those of this run and the time. Nothing else changes.
+"""
+
+import atexit
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(os.environ.get("TCOMPILE_CACHES_FOLDER", "."))
+RANK = os.environ.get("RANK", "0")
+
+
+class _LoadAfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports torch as usual, then loads the saved artifacts."""
+
+    def __init__(self, artifacts: Path) -> None:
+        self.artifacts = artifacts
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.loader is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        module.__loader__ = self.loader
+        started = time.time()
+        module.compiler.load_cache_artifacts(self.artifacts.read_bytes())
+        _write("loaded", {"seconds": time.time() - started})
+
+
+def _at_exit() -> None:
+    ended = time.time()
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    saved = torch.compiler.save_cache_artifacts() if os.environ.get("TCOMPILE_CACHES_SAVE") else None
+    if saved is not None:
+        (FOLDER / f"artifacts_{RANK}.bin").write_bytes(saved[0])
+    _write("ended", {"at": ended, "bytes": len(saved[0]) if saved is not None else 0})
+
+
+def _write(name: str, values: dict[str, float]) -> None:
+    (FOLDER / f"{name}_{RANK}.json").write_text(json.dumps(values))
+
+
+def _import_hidden_customization() -> None:
+    """Import the `sitecustomize` that this one hides, if there is one."""
+    own = str(Path(__file__).parent)
+    sys.path[:] = [path for path in sys.path if path != own]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if "TCOMPILE_CACHES_FOLDER" in os.environ and not any("compile_worker" in word for word in sys.orig_argv):
+    artifacts = os.environ.get("TCOMPILE_CACHES_LOAD", "")
+    if artifacts and (file := Path(artifacts) / f"artifacts_{RANK}.bin").is_file():
+        sys.meta_path.insert(0, _LoadAfterTorch(file))
+    atexit.register(_at_exit)
+_import_hidden_customization()

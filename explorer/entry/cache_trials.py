@@ -1,0 +1,177 @@
+"""`tcompile caches`: does a program start faster with warm caches, loaded artifacts or precompiled code?
+
+The program runs several times, each time in a fresh process: with empty caches, with the caches that this run filled,
+with empty caches and the artifacts of `torch.compiler.save_cache_artifacts`, and with TORCH_CACHING_PRECOMPILE. All
+caches are in a temporary folder; those of the user are neither read nor written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compiler.logs.cache_keys import CacheOutcome, cache_outcomes
+from compiler.logs.cold_start import cold_start_of
+from compiler.logs.files import LogError, read_logs
+from compiler.record.plain_text import one_line, pluralize, size_text
+from explorer.reading.shapes import seconds_text
+from explorer.render.document import Document, Items, Parts, Row, Table, Text
+
+TRIALS = ("cold", "warm local caches", "loaded artifacts", "precompile, warm")
+_HELPS = 0.9
+"""A trial helps if it takes at most this part of the cold run's time."""
+
+
+class TrialError(ValueError):
+    """The program failed in a trial; the message has its exit code and the end of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of the program: seconds from its start to its exit, seconds of torch.compile, look-ups by outcome.
+
+    `note` says what else was done before or in the run: how large the artifacts are, how long they took to load.
+    """
+
+    name: str
+    seconds: float
+    compiling: float
+    outcomes: Mapping[str, int]
+    bypasses: tuple[CacheOutcome, ...]
+    note: str = ""
+
+
+@dataclass
+class _Folders:
+    """The temporary folder of all trials."""
+
+    top: Path
+    hook: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hook = self.top / "hook"
+        self.hook.mkdir()
+        shutil.copy(Path(__file__).with_name("cache_hook.py"), self.hook / "sitecustomize.py")
+
+
+def run_trials(command: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> tuple[Trial, ...]:
+    """Run a command five times and measure it. `tell` is told what runs. Raises TrialError and OSError."""
+    with tempfile.TemporaryDirectory(prefix="tcompile_caches_") as name:
+        folders = _Folders(Path(name))
+        tell("cold: empty caches")
+        cold = _run(command, folders, TRIALS[0], "cold", {"TCOMPILE_CACHES_SAVE": "1"})
+        tell("warm: the caches that this run filled")
+        warm = _run(command, folders, TRIALS[1], "cold")
+        tell("empty caches, and the artifacts that the cold run saved")
+        loaded = _run(command, folders, TRIALS[2], "loaded", {"TCOMPILE_CACHES_LOAD": str(folders.top / "run_cold")})
+        tell("precompile: filling its cache")
+        _run(command, folders, TRIALS[3], "precompile", {"TORCH_CACHING_PRECOMPILE": "1"})
+        tell("precompile: from its cache")
+        precompiled = _run(command, folders, TRIALS[3], "precompile", {"TORCH_CACHING_PRECOMPILE": "1"})
+        return cold, warm, loaded, precompiled
+
+
+def _run(
+    command: Sequence[str], folders: _Folders, name: str, cache: str, extra: Mapping[str, str] | None = None
+) -> Trial:
+    """Run the command once with the caches of this name."""
+    own = folders.top / (f"run_{cache}" if name == TRIALS[0] else f"run_{cache}_{time.monotonic_ns()}")
+    trace = own / "trace"
+    trace.mkdir(parents=True)
+    before = os.environ.get("PYTHONPATH")
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(folders.top / f"cache_{cache}"),
+        "TRITON_CACHE_DIR": str(folders.top / f"cache_{cache}" / "triton"),
+        "TORCH_TRACE": str(trace),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(folders.hook), before))),
+        "TCOMPILE_CACHES_FOLDER": str(own),
+        **(extra or {}),
+    }
+    started = time.time()
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    seconds = time.time() - started
+    if done.returncode:
+        last = one_line(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+        raise TrialError(f"{name}: the program ended with exit code {done.returncode}: {last}")
+    ended = max((float(_values(path)["at"]) for path in own.glob("ended_*.json")), default=started + seconds)
+    return _trial(name, ended - started, trace, _note(own))
+
+
+def _values(path: Path) -> dict[str, float]:
+    values: dict[str, float] = json.loads(path.read_text())
+    return values
+
+
+def _note(folder: Path) -> str:
+    saved = sum(path.stat().st_size for path in folder.glob("artifacts_*.bin"))
+    loading = max((_values(path)["seconds"] for path in folder.glob("loaded_*.json")), default=0.0)
+    parts = (
+        f"saved artifacts of {size_text(saved)}" if saved else "",
+        f"loaded in {seconds_text(loading)}" if loading else "",
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _trial(name: str, seconds: float, trace: Path, note: str) -> Trial:
+    try:
+        logs = read_logs(trace)
+    except LogError:
+        return Trial(name, seconds, 0.0, {}, (), note)
+    outcomes = [each for log in logs for each in cache_outcomes(log)]
+    compiling = max(sum(cold_start_of(log).by_phase.values()) for log in logs)
+    counts = Counter(each.outcome for each in outcomes)
+    return Trial(name, seconds, compiling, counts, tuple(each for each in outcomes if each.outcome == "bypass"), note)
+
+
+def trial_document(trials: Sequence[Trial]) -> Document:
+    """The times of the trials, what helps, and why caches were bypassed."""
+    cold = trials[0]
+    if not cold.compiling:
+        return (Text("torch.compile compiled nothing in this program, so no cache can help.", "lead"),)
+    rows = tuple(_row(trial, cold) for trial in trials)
+    head = ("run", "until exit", "torch.compile", "against cold", "look-ups", "note")
+    parts: list[Parts] = [Text(_verdict(trials), "lead"), Table(head, rows, right=(1, 2, 3))]
+    reasons = Counter((each.why, each.function, each.place) for each in cold.bypasses)
+    if reasons:
+        items = tuple(f"{why or 'no reason logged'}: {function} ({place})" for why, function, place in reasons)
+        parts.append(Items(items, label="Caches were bypassed: ", bullet="- "))
+    parts.append(Text("Each time is of one run; a difference of a few percent is noise."))
+    return parts
+
+
+def _row(trial: Trial, cold: Trial) -> Row:
+    lookups = ", ".join(
+        pluralize(count, word, plural)
+        for word, plural in (("hit", "hits"), ("miss", "misses"), ("bypass", "bypasses"))
+        if (count := trial.outcomes.get(word, 0))
+    )
+    against = "" if trial is cold else f"{trial.seconds / cold.seconds:.2f} ×"
+    return Row((trial.name, seconds_text(trial.seconds), seconds_text(trial.compiling), against, lookups, trial.note))
+
+
+def _verdict(trials: Sequence[Trial]) -> str:
+    """What helps this program, in sentences."""
+    cold, *others = trials
+    helping = sorted((each for each in others if each.seconds <= _HELPS * cold.seconds), key=lambda each: each.seconds)
+    spent = f"{seconds_text(cold.compiling)} of {seconds_text(cold.seconds)} of a cold run are torch.compile."
+    if not helping:
+        return f"{spent} No cache makes this program start noticeably faster."
+    listed = "; ".join(f"{each.name}: {seconds_text(cold.seconds - each.seconds)} less" for each in helping)
+    useless = [each.name for each in others if each not in helping]
+    return f"{spent} {listed}." + (f" No help: {', '.join(useless)}." if useless else "")
+
+
+def show_progress(words: str) -> None:
+    """Say on stderr which run begins."""
+    sys.stderr.write(f"tcompile caches: {words}\n")
+    sys.stderr.flush()
