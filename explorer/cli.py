@@ -48,8 +48,8 @@ examples:
 
 
 _CACHES = """\
-Run a program five times in fresh processes, and measure what makes its start faster: warm local caches, the artifacts of
-torch.compiler.save_cache_artifacts, or precompiled code (TORCH_CACHING_PRECOMPILE).
+Run a program five times in fresh processes, and measure what makes its start faster: warm local caches, the artifacts
+of torch.compiler.save_cache_artifacts, or precompiled code (TORCH_CACHING_PRECOMPILE).
 
 All that the program does happens five times. Its caches are in a temporary folder; yours are neither read nor written.
 

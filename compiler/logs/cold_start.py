@@ -273,7 +273,11 @@ def _trace_events(rank: int, start: ColdStart, begin: float) -> Iterator[dict[st
         }
     for span in start.spans:
         note = notes.get(span.compile_id, {})
-        title = f"{note['function']} [{span.compile_id}]" if span.depth == 0 and note.get("function") else span.name
+        title = (
+            f"{note['function']} [{span.compile_id}]"
+            if span.depth == 0 and not span.is_helper and "function" in note
+            else span.name
+        )
         yield {
             "ph": "X", "pid": rank, "tid": span.thread, "cat": span.phase, "name": title,
             "ts": offset + span.start * 1e6, "dur": span.seconds * 1e6,

@@ -1,0 +1,234 @@
+"""Ranks of a job compared by their logs: equal ones, and ones that differ in one thing each."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compiler.logs.cache_keys import compare_caches
+from compiler.logs.cold_start import cold_start_of, trace_of
+from compiler.logs.events import Log
+from compiler.logs.job import Job
+from compiler.logs.ranks import Difference, differences_between
+from explorer.findings.cold_start import cache_change_document, cold_start_document, flame_svg
+from explorer.findings.job_ranks import rank_document, rank_words
+from explorer.render.text import document_text
+
+GRAPH = """class GraphModule(torch.nn.Module):
+    def forward(self, L_x_: "f32[8, 4][4, 1]cpu"):
+        l_x_ = L_x_
+
+        # File: /job/train.py:21 in step, code: y = x * 2
+        y: "f32[8, 4][4, 1]cpu" = l_x_ * 2;  l_x_ = None
+
+        # File: /job/train.py:22 in step, code: z = dist.all_reduce(y)
+        z: "f32[8, 4][4, 1]cpu" = torch.ops._c10d_functional.all_reduce(y, 'sum', '0');  y = None
+        return (z,)
+"""
+GUARDS = """
+TREE_GUARD_MANAGER:
++- RootGuardManager
+| +- GuardManager: source=L['self'], accessed_by=FrameLocalsGuardAccessor(key='self', framelocals_idx=0)
+| | +- ID_MATCH: ___check_obj_id(L['self'], {address}), type=<class 'M'>  # y = x * 2  # job/train.py:21 in step
+| | +- EQUALS_MATCH: L['self'].rank == {rank}                             # y = x * 2  # job/train.py:21 in step
+| | +- EQUALS_MATCH: L['self'].flag == {flag}                             # y = x * 3  # job/train.py:23 in step
+Guard latency = {address}.50 us
+"""
+
+
+class Events:
+    """Builds the log of a rank. Interned strings get numbers that differ from rank to rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.time = rank, 0.0
+        self.lines: list[str] = []
+        self.add("str", ["/job/train.py", 40 + rank])
+
+    def add(self, kind: str, fields: Any, payload: str = "", ids: str = "", seconds: float = 0.01) -> Events:
+        self.time += seconds
+        values: dict[str, Any] = {kind: fields, "rank": self.rank}
+        if ids:
+            values |= dict(zip(("frame_id", "frame_compile_id"), map(int, ids.split("/")), strict=True)) | {
+                "attempt": 0
+            }
+        clock = f"10:{int(self.time // 60):02}:{self.time % 60:09.6f}"
+        self.lines.append(f"V0102 {clock} {100 + self.rank} torch/x.py:1] {json.dumps(values)}")
+        self.lines += ("\t" + line for line in payload.splitlines())
+        return self
+
+    def artifact(self, name: str, payload: str, ids: str = "0/0") -> Events:
+        return self.add("artifact", {"name": name, "encoding": "string"}, payload, ids)
+
+    def start(self, ids: str = "0/0", name: str = "step", line: int = 20) -> Events:
+        return self.add("dynamo_start", {"stack": [{"line": line, "name": name, "filename": 40 + self.rank}]}, ids=ids)
+
+    def end(self, ids: str = "0/0", **metrics: object) -> Events:
+        return self.add("compilation_metrics", {"compile_id": ids, "fail_type": None, **metrics}, ids=ids)
+
+    def compilation(
+        self, graph: str = GRAPH, guards: Mapping[str, int] | None = None, ids: str = "0/0", **metrics: object
+    ) -> Events:
+        values = {"address": 140000000 + self.rank, "rank": self.rank, "flag": 1, **(guards or {})}
+        self.start(ids).add("dynamo_output_graph", {}, graph, ids)
+        return self.add("dynamo_cpp_guards_str", {}, GUARDS.format(**values), ids).end(ids, **metrics)
+
+    def log(self) -> Log:
+        text = "\n".join(self.lines) + "\n"
+        return Log((f"rank_{self.rank}.log",), (text.encode(),), self.rank)
+
+
+def differences(*make: Callable[[Events], Events]) -> list[Difference]:
+    return list(differences_between({rank: of(Events(rank)).log() for rank, of in enumerate(make)}))
+
+
+@pytest.fixture(scope="module")
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs of two ranks on two H100s (torch 2.11, NCCL), trimmed: one job with equal ranks, one with another factor."""
+    folder = tmp_path_factory.mktemp("logs")
+    with tarfile.open(Path(__file__).with_name("two_gpus.tar.gz")) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def test_equal_ranks_on_two_gpus_do_not_differ(gpus: Path) -> None:
+    job = Job.load(gpus / "equal")
+    assert (job.comparison.groups, job.differences) == (((0, 1),), ())
+    assert document_text(rank_document(job.comparison)).startswith("All 2 ranks are equal")
+
+
+def test_other_factor_on_one_gpu_is_found_at_its_line(gpus: Path) -> None:
+    [found] = Job.load(gpus / "odd").differences
+    assert (found.kind, found.compile_id, found.file, found.line) == ("graph", "0/0", "/job/train.py", 22)
+    assert "y * 2` on rank 0" in found.words
+    assert "y * 3` on rank 1" in found.words
+    assert {"autograd", "kernels"} <= set(found.follows)
+
+
+def test_addresses_own_ranks_times_and_string_numbers_are_no_difference() -> None:
+    def rank(events: Events) -> Events:
+        estimate = {
+            "ops": [{"name": "mm", "type": "compute", "estimated_runtime_ns": 7.5 + events.rank, "outputs": []}]
+        }
+        events.artifact("inductor_runtime_and_tensor_meta", json.dumps(estimate), ids="")
+        events.artifact("inductor_runtime_and_tensor_meta", json.dumps(estimate))
+        return events.compilation()
+
+    assert differences(rank, rank, rank) == []
+
+
+def test_missing_collective_ends_in_a_hang() -> None:
+    lines = GRAPH.splitlines(keepends=True)
+    without = "".join(line for line in lines if "all_reduce" not in line).replace("(z,)", "(y,)")
+    found, *others = differences(Events.compilation, lambda events: events.compilation(without))
+    assert not others
+    assert (found.kind, found.line, found.ranks, found.others) == ("collectives", 22, (1,), (0,))
+    assert found.hang.startswith("Rank 0 waits in all_reduce('sum', f32[8, 4][4, 1]cpu, 128 bytes), which rank 1 never")
+
+
+def test_rank_that_stops_while_it_compiles_is_waited_for() -> None:
+    equal, odd = Events.compilation, Events.start
+    found = differences(equal, equal, odd, equal)
+    assert [(each.kind, each.ranks, each.others) for each in found] == [("end of the log", (2,), (0, 1, 3))]
+    assert "waits there, at train.py:22 (graph 0/0)" in found[0].hang
+
+
+def test_recompilation_on_one_rank_has_its_reason() -> None:
+    def odd(events: Events) -> Events:
+        reason = ["0/0: L['flag'] == 1  # y = x * 3  # job/train.py:23 in step"]
+        return events.compilation().artifact("recompile_reasons", json.dumps(reason), "0/1").compilation(ids="0/1")
+
+    [found] = differences(Events.compilation, odd)
+    assert (found.kind, found.compile_id, found.line) == ("recompilation", "0/1", 23)
+    assert "rank 1 compiled `step` again (0/1" in found.words
+    assert found.words.endswith("L['flag'] == 1")
+    assert "Rank 1 enters all_reduce" in found.hang
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind", "line"),
+    [
+        (lambda events: events.compilation(guards={"flag": 2}), "guards", 23),
+        (lambda events: events.compilation(GRAPH.replace("f32[8, 4]", "f32[6, 4]")), "collectives", 22),
+        (lambda events: events.compilation(GRAPH.replace("l_x_ * 2", "l_x_ / 2")), "graph", 21),
+        (lambda events: events.compilation(dynamo_config='{"recompile_limit": 2}'), "configuration", 20),
+        (lambda events: events.compilation(pytorch_version="2.12.0"), "torch version", 20),
+        (lambda events: events.start().end(fail_type="Unsupported", fail_reason="no"), "failure", 20),
+        (lambda events: events.compilation().start("1/0", "extra", 50).end("1/0"), "compilations", 50),
+        (lambda events: events.start(line=19).add("dynamo_output_graph", {}, GRAPH, "0/0").end(), "source", 19),
+    ],
+)  # fmt: skip
+def test_difference_has_its_kind_and_line(odd: Callable[[Events], Events], kind: str, line: int) -> None:
+    def usual(events: Events) -> Events:
+        return events.compilation(dynamo_config='{"recompile_limit": 8}', pytorch_version="2.13.0")
+
+    found = differences(usual, usual, odd)
+    assert (kind, line) in [(each.kind, each.line) for each in found]
+    assert all(each.ranks == (2,) for each in found)
+
+
+def test_rank_words_name_ranges() -> None:
+    assert [rank_words(ranks) for ranks in ((3,), (0, 1), (0, 2, 3, 4, 9))] == [
+        "rank 3",
+        "ranks 0, 1",
+        "ranks 0, 2-4, 9",
+    ]
+
+
+# The time of a cold start
+
+
+def timed(kind: str, name: str, at: float, ids: str = "0/0", **arguments: object) -> str:
+    values = {
+        "name": name,
+        "ts": 1e15 + at * 1e6,
+        "ph": kind,
+        "tid": 0,
+        "pid": 0,
+        "args": {"compile_id": ids or "None", **arguments},
+    }
+    return json.dumps(values)
+
+
+def test_cold_start_divides_time_by_phase_and_function() -> None:
+    events = Events(0).compilation()
+    spans = [("B", "dynamo", 0.0), ("B", "backend_compile", 1.0), ("E", "backend_compile", 3.0), ("E", "dynamo", 4.0)]
+    for kind, name, at in spans:
+        events.add("chromium_event", {}, timed(kind, name, at), "0/0")
+    for kind, at in (("B", 1.5), ("B", 2.0), ("E", 2.5), ("E", 2.75)):  # two helper threads at once
+        events.add("chromium_event", {}, timed(kind, "compile_file", at, ""))
+    start = cold_start_of(events.log())
+    assert (start.seconds, start.compiling) == (4.0, 4.0)
+    assert start.by_phase == {"TorchDynamo": 2.0, "AOTAutograd": 2.0}
+    assert start.by_function == {("step", "train.py:20"): 4.0}
+    assert {span.thread for span in start.spans if span.is_helper} == {1, 2}
+    text = document_text(cold_start_document(start))
+    assert "Cold start: 4.0 s" in text
+    assert "step (train.py:20)" in text
+    assert flame_svg(start).count("<title>") == 4
+    trace = trace_of({0: start, 1: start})["traceEvents"]
+    outer = [event for event in trace if event["name"] == "step [0/0]"]
+    assert [(event["pid"], event["ts"], event["dur"]) for event in outer] == [(0, 0.0, 4e6), (1, 0.0, 4e6)]
+    assert outer[0]["args"]["where"] == "train.py:20"
+
+
+def test_changed_part_of_a_cache_key_is_named() -> None:
+    def run(size: str, limit: int) -> Log:
+        parts = [
+            f"[a{limit}] inductor_config[max_fusion_size]: {limit}",
+            "[b] torch_version: \ufffd",
+            f"[c{size}] gm: x * {size}",
+        ]
+        payload = json.dumps({"key": f"f{limit}", "components": parts})
+        return Events(0).start().artifact("fx_graph_cache_miss", payload).end().log()
+
+    [change] = compare_caches(run("2", 64), run("2", 1))
+    assert [(each.kind, each.name, each.was, each.now) for each in change.changes] == [
+        ("configuration", "inductor_config[max_fusion_size]", "64", "1")
+    ]
+    assert "max_fusion_size" in document_text(cache_change_document([change]))
+    assert [each.kind for each in compare_caches(run("2", 64), run("3", 64))[0].changes] == ["source"]
