@@ -12,17 +12,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from compiler.inductor.kernels import WRAPPER_PARAMETERS, kernels_artifact
+from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical, kernels_artifact
 from compiler.inductor.lines import Definition
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, type_attrs
-from compiler.record import Artifact, GraphHalf, Kernel
+from compiler.record import Artifact, Entity, GraphHalf, Kernel
 from compiler.record.printed_code import short_name
 
 MOST_CODE = 32 * 2**20
 """Longer code is shown, but its kernels are not looked for."""
 _DEFINED = re.compile(r"^(\w+) = async_compile\.(?!wait\b)(\w+)\(", re.MULTILINE)
 _USER = re.compile(r"^(\w+) = async_compile\.triton\('(\w+)'", re.MULTILINE)
-_FRAGMENT = re.compile(r"^#   %(\w+)(?:\.\d+)? : ", re.MULTILINE)
+_FRAGMENT = re.compile(r"^#   %(\w+) : [^\n]*= (?!PlaceHolder)", re.MULTILINE)
+_HANDLE = "# [Provenance debug handles] "
 _AOT_ID = re.compile(r"# AOT ID: \['\w*?_(forward|backward|inference)'\]")
 _PERSISTENT = re.compile(r"_(?:poi|red|per|mm|bmm|addmm|convolution|tem|split_scan|for|unk)_")
 _CATEGORIES = {"_poi_": "pointwise", "_red_": "reduction", "_per_": "reduction", "_tem_": "template"}
@@ -31,8 +32,7 @@ _VIEWS = frozenset(
     ("view", "reshape", "permute", "expand", "slice", "select", "squeeze", "unsqueeze", "transpose", "t", "as_strided",
      "getitem", "alias", "split", "_unsafe_view", "detach", "unbind", "split_with_sizes", "view_as_real", "diagonal")
 )  # fmt: skip
-_EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops\.[\w.]+|aten|prims|mkldnn)\.(\w+)")
-_OVERLOADS = frozenset(("default", "out", "Tensor", "Scalar", "dim_IntList", "correction"))
+_EXTERN = re.compile(r"(?:extern_kernels|torch\.ops\.\w+|aten|prims|mkldnn|inductor_ops|_quantized)\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,13 @@ class LoggedNode:
 
 @dataclass
 class Attribution:
-    """The nodes of each kernel and call. `inferred` are kernels whose nodes torch did not log."""
+    """The nodes of each kernel, and of the calls on each line. `inferred` are lines whose nodes torch did not log."""
 
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    by_line: dict[int, tuple[str, ...]] = field(default_factory=dict)
     writers: dict[str, str] = field(default_factory=dict)
-    inferred: set[str] = field(default_factory=set)
+    inferred: set[int] = field(default_factory=set)
+    inferred_kernels: set[str] = field(default_factory=set)
 
 
 def half_of(code: str) -> GraphHalf | None:
@@ -74,6 +76,7 @@ def kernels_of_code(
     bare = Artifact(identity, "kernels", title, "python", code, graph, half=half)
     if len(code) > MOST_CODE:
         return bare, ()
+    code = canonical(code, graph)
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -87,13 +90,25 @@ def kernels_of_code(
         code, artifact_id=identity, title=title, graph=graph, definitions=definitions,
         fused=_logged_nodes(printed, found), fused_id=fused_id,
     )  # fmt: skip
-    marked = tuple(
-        replace(entity, attrs=entity.attrs | {"inferred": True})
-        if entity.origins and (entity.kind == "extern" or entity.label in found.inferred)
-        else entity
-        for entity in artifact.entities
+    linked = {entity.id: entity for entity in (_linked(each, found, fused_id) for each in artifact.entities)}
+    own = tuple(
+        replace(kernel, half=half, nodes=linked[kernel.id].origins) if kernel.id in linked else kernel
+        for kernel in kernels
     )
-    return replace(artifact, half=half, entities=marked), tuple(replace(kernel, half=half) for kernel in kernels)
+    return replace(artifact, half=half, entities=tuple(linked.values())), own
+
+
+def _linked(entity: Entity, found: Attribution, post_grad: str) -> Entity:
+    """A kernel or call with the nodes that it computes; those of a call are by its line."""
+    if entity.kind == "kernel":
+        nodes, inferred = found.nodes.get(entity.label, ()), entity.label in found.inferred_kernels
+    elif entity.kind in ("call", "extern"):
+        line = int(entity.attrs["line"])
+        nodes, inferred = found.by_line.get(line, ()), line in found.inferred
+    else:
+        return entity
+    attrs = entity.attrs | ({"inferred": True} if inferred and nodes else {})
+    return replace(entity, attrs=attrs, origins=tuple(f"{post_grad}.{name}" for name in nodes))
 
 
 def _category(name: str, kind: str) -> str:
@@ -120,6 +135,7 @@ def _logged_nodes(printed: PrintedGraph | None, found: Attribution) -> list[Logg
 class _Statement:
     """A call in the wrapper: a kernel's launch (`kernel`), or a call of ATen (`extern`, its name)."""
 
+    line: int
     kernel: str
     extern: str
     reads: tuple[str, ...]
@@ -130,21 +146,48 @@ class _Statement:
 def _attribute(
     tree: ast.Module, code: str, printed: PrintedGraph | None, logged: Mapping[str, Sequence[str]]
 ) -> Attribution:
+    """The nodes of kernels and calls: as logged, else as in the comments on kernels, else inferred."""
     found = Attribution()
     if printed is None:
         return found
     known = {node.name for node in printed.calls()}
-    given = {name: tuple(node for node in nodes if node in known) for name, nodes in logged.items()}
     commented = {name: tuple(node for node in nodes if node in known) for name, nodes in _fragments(code)}
     statements = list(_statements(tree, code))
+    handles = _handles(code, [statement.line for statement in statements])
     guess = _Inference(printed, statements)
-    for name, _ in _DEFINED.findall(code):
-        nodes = given.get(name) or commented.get(name)
+    launches = Counter(statement.kernel for statement in statements)
+    for statement in statements:
+        given = logged.get(handles.get(statement.line, ""), ())
+        nodes = tuple(node for node in given if node in known)
+        if not nodes and statement.kernel and launches[statement.kernel] == 1:
+            nodes = commented.get(statement.kernel, ())
         if not nodes:
-            nodes = guess.nodes_of.get(name, ())
-            found.inferred.add(name)
-        found.nodes[name] = nodes
+            nodes = guess.by_line.get(statement.line, ())
+            found.inferred.add(statement.line)
+        found.by_line[statement.line] = nodes
+        if statement.kernel:
+            found.nodes[statement.kernel] = tuple(dict.fromkeys((*found.nodes.get(statement.kernel, ()), *nodes)))
+            if statement.line in found.inferred:
+                found.inferred_kernels.add(statement.kernel)
+    for name, nodes in commented.items():
+        found.nodes[name] = tuple(dict.fromkeys((*nodes, *found.nodes.get(name, ()))))
     found.writers = guess.writers
+    return found
+
+
+def _handles(code: str, lines: Sequence[int]) -> dict[int, str]:
+    """Torch's name of the call on a line ("triton_poi_fused_add_0:3"), if provenance was tracked."""
+    if _HANDLE not in code:
+        return {}
+    rows = code.split("\n")
+    found = {}
+    for line in lines:
+        above = line - 2
+        while 0 <= above < len(rows) and above > line - 8:
+            if _HANDLE in rows[above]:
+                found[line] = rows[above].partition(_HANDLE)[2].strip()
+                break
+            above -= 1
     return found
 
 
@@ -166,10 +209,10 @@ def _statements(tree: ast.Module, code: str) -> Iterator[_Statement]:
                     if (made := _statement(statement, statement.value, signatures)) is not None:
                         yield made
                 elif isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
-                    yield _Statement("", "return", (), (), tuple(map(_buffer, statement.value.elts)))
+                    yield _Statement(statement.lineno, "", "return", (), (), tuple(map(_buffer, statement.value.elts)))
                 elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name | ast.Subscript):
                     target = _buffer(statement.targets[0])
-                    yield _Statement("", "alias", (_buffer(statement.value),), (target,), ())
+                    yield _Statement(statement.lineno, "", "alias", (_buffer(statement.value),), (target,), ())
 
 
 def _statement(
@@ -180,14 +223,15 @@ def _statement(
     arguments = tuple(map(_buffer, call.args))
     if kernel in signatures and (name == kernel or name.endswith(".run")):
         writes = [buffer for buffer, out in zip(arguments, signatures[kernel], strict=False) if out and buffer]
-        return _Statement(kernel, "", tuple(filter(None, arguments)), tuple(writes), arguments)
+        return _Statement(statement.lineno, kernel, "", tuple(filter(None, arguments)), tuple(writes), arguments)
     targets = [_buffer(target) for target in statement.targets] if isinstance(statement, ast.Assign) else []
     if name == "reinterpret_tensor" and targets:
-        return _Statement("", "alias", arguments[:1], tuple(targets), ())
-    if match := _EXTERN.search(name):
-        word = match[1] if match[1] not in _OVERLOADS else name.rpartition(".")[0].rpartition(".")[2]
+        return _Statement(statement.lineno, "", "alias", arguments[:1], tuple(targets), ())
+    if match := _EXTERN.match(name):
         out = [_buffer(keyword.value) for keyword in call.keywords if keyword.arg == "out"]
-        return _Statement("", word, tuple(filter(None, arguments)), tuple(filter(None, (*out, *targets))), arguments)
+        reads = tuple(filter(None, arguments))
+        writes = tuple(filter(None, (*out, *targets)))
+        return _Statement(statement.lineno, "", match[1], reads, writes, arguments)
     return None
 
 
@@ -218,7 +262,7 @@ class _Inference:
 
     printed: PrintedGraph
     statements: Sequence[_Statement]
-    nodes_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    by_line: dict[int, tuple[str, ...]] = field(default_factory=dict)
     writers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -226,6 +270,7 @@ class _Inference:
         self.order = {name: place for place, name in enumerate(self.nodes)}
         self.holds: dict[str, str] = {node.name: node.name for node in self.printed.inputs()}
         self.externs = self._match_externs()
+        self.extern_nodes = set(self.externs.values())
         self._name_results()
         self._run()
 
@@ -233,7 +278,7 @@ class _Inference:
         """The node of each call of ATen: nodes of its operator, in order."""
         left: dict[str, list[str]] = {}
         for node in self.printed.calls():
-            left.setdefault(_family(short_name(node.target)), []).append(node.name)
+            left.setdefault(_family(_operator(node)), []).append(node.name)
         found = {}
         for place, statement in enumerate(self.statements):
             same = left.get(_family(statement.extern), []) if not statement.kernel else []
@@ -277,12 +322,30 @@ class _Inference:
                 if wanted := self.wanted.get(statement.writes[0]):
                     self.wanted.setdefault(statement.reads[0], wanted)
             elif name := self.externs.get(place):
-                for buffer in statement.writes[:1]:
+                self.by_line[statement.line] = (name,)
+                for buffer in statement.writes[:1] or statement.reads[:1]:
                     self.holds[buffer] = self.writers[buffer] = name
             elif statement.kernel:
-                nodes = self._computed(statement, made)
-                known = self.nodes_of.get(statement.kernel, ())
-                self.nodes_of[statement.kernel] = tuple(dict.fromkeys((*known, *nodes)))
+                nodes = self._computed(statement, made) or self._by_name(statement, made)
+                self.by_line[statement.line] = tuple(nodes) or self._read_next(place)
+            elif statement.extern != "return":
+                self.by_line[statement.line] = self._read_next(place)
+
+    def _by_name(self, statement: _Statement, made: Counter[str]) -> list[str]:
+        """Nodes not yet computed of operators that are in the kernel's name."""
+        fresh = [node for node in self.printed.calls() if not made[node.name] and node.name not in self.extern_nodes]
+        named = [node.name for node in fresh if not _is_view(node) and _is_named(node, statement.kernel)][:1]
+        made.update(named)
+        return named
+
+    def _read_next(self, place: int) -> tuple[str, ...]:
+        """The node of the next call that reads what a call writes, as of a kernel that only copies its inputs."""
+        written = set(self.statements[place].writes or self.statements[place].reads[:1])
+        wanted = tuple(dict.fromkeys(self.wanted[buffer] for buffer in written if buffer in self.wanted))
+        for later, statement in enumerate(self.statements[place + 1 :], place + 1):
+            if later in self.externs and not written.isdisjoint(statement.reads):
+                return (self.externs[later],)
+        return wanted
 
     def _computed(self, statement: _Statement, made: Counter[str]) -> list[str]:
         """The nodes between the buffers that a kernel reads and those that it writes."""
@@ -307,11 +370,10 @@ class _Inference:
 
     def _reachable(self, available: set[str]) -> dict[str, None]:
         """Nodes that can be computed from values, without calls of ATen."""
-        extern = set(self.externs.values())
         reached: dict[str, None] = {}
         for node in self.printed.calls():
             inputs_known = all(name in available or name in reached or self._is_size(name) for name in node.inputs)
-            if node.name not in extern and node.name not in available and inputs_known:
+            if node.name not in self.extern_nodes and node.name not in available and inputs_known:
                 reached[node.name] = None
         return reached
 
@@ -345,11 +407,17 @@ class _Inference:
             name = todo.pop()
             if name in seen or name in available or self.nodes[name].kind != "call":
                 continue
-            if name in self.externs.values():
+            if name in self.extern_nodes:
                 continue
             seen.add(name)
             todo += [other for other in self.nodes[name].inputs if other in self.nodes]
         return seen
+
+
+def _operator(node: PrintedNode) -> str:
+    """The operator's name without namespace and overload."""
+    parts = node.target.split(".")
+    return parts[1] if len(parts) == 3 else parts[-1]
 
 
 def _family(name: str) -> str:

@@ -38,7 +38,7 @@ KNOWN_KINDS = frozenset(
         "compiled_autograd_graph", "optimize_ddp_split_graph", "optimize_ddp_split_child", "graph_dump",
         "exported_program", "export", "missing_fake_kernel", "mismatched_fake_kernel", "propagate_real_tensors",
         "propagate_real_tensors_provenance", "guard_on_data_dependent_error", "expression_created", "rank", "link",
-        "dump_file", "aot_inductor_result",
+        "dump_file", "aot_inductor_result", "compilation_metrics_runtime",
     )
 )  # fmt: skip
 """Kinds of events that tcompile shows or knows to leave out; others are counted (`Job.unknown`)."""
@@ -388,7 +388,7 @@ class _Reader:
         for event in each.of(*_FAILURES):
             words = _FAILURES[event.name or event.kind]
             text = event.payload.strip() or str(event.fields if isinstance(event.fields, dict) else "")
-            last = text.rpartition("\n")[2].strip()
+            last = _error_line(text)
             stage = "exported" if not each.starts else "captured"
             self.builder.problem(Problem(stage, f"{words}: {last[:400]}", graph=each.graph))
 
@@ -432,14 +432,22 @@ class _Reader:
             self.builder.phases.append(Phase(name, seconds, each.graph, parent, count))
 
 
+def _error_line(text: str) -> str:
+    """The line of a traceback that says what is wrong; the last line of another text."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    after = lines[starts[-1] + 1 :] if starts else lines[-1:]
+    return next((line.strip() for line in after if line[:1] not in (" ", "\t")), lines[-1].strip() if lines else "")
+
+
 def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
-    """Post-grad nodes by kernel, if torch tracked provenance (`provenance_tracking_level`)."""
+    """Post-grad nodes by call of a kernel ("triton_poi_fused_add_0:3"), if torch tracked provenance."""
     found: dict[str, list[str]] = {}
     for event in each.of("inductor_provenance_tracking_node_mappings"):
         mapping = _json(event.payload).get("cppCodeToPost")
         for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
             if isinstance(nodes, list):
-                found.setdefault(str(name).rpartition(":")[0] or str(name), []).extend(map(str, nodes))
+                found[str(name)] = list(map(str, nodes))
     return found
 
 
@@ -456,6 +464,8 @@ class _Entities:
     def entity(self, node: PrintedNode) -> Entity:
         attrs: Attrs = {"op": node.op, "target": node.target, **type_attrs(node.type)}
         origins = tuple(f"{self.parent}.{name}" for name in self.origins.get(node.name, ()))
+        if node.kind == "call" and not self.parent:
+            origins = self.call_site
         if node.place is not None and node.kind == "call":
             place = node.place
             line = self.book.logged(place.file, place.line, place.code)
