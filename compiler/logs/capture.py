@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -171,8 +172,20 @@ def _columns(book: LoggedSources, file: str, line: int, code: str, marks: str | 
     text = book.source(file)[line - 1]
     indent = len(text) - len(text.lstrip())
     start = len(marks) - len(marks.lstrip())
-    length = len(marks.strip())
-    return (line, indent + start, indent + start + length) if code and start + length <= len(code) else ()
+    piece = _expression(code[start : start + len(marks.strip())])
+    return (line, indent + start, indent + start + len(piece)) if piece else ()
+
+
+def _expression(piece: str) -> str:
+    """A marked piece of code, if it is an expression; of a header with its body, the tested expression."""
+    while piece:
+        try:
+            ast.parse(piece, mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            piece = piece.rpartition(":")[0].rstrip()
+        else:
+            return piece
+    return ""
 
 
 _DTYPES = {
@@ -296,9 +309,16 @@ def resumed_line(function: str) -> tuple[str, int] | None:
 
 
 def with_followers(
-    breaks: Sequence[GraphBreak], frames: Mapping[str, Frame], nodes: Mapping[str, int], order: Sequence[str]
+    breaks: Sequence[GraphBreak],
+    frames: Mapping[str, Frame],
+    nodes: Mapping[str, int],
+    returned: Mapping[str, Sequence[int]],
 ) -> Iterator[GraphBreak]:
-    """Breaks with the graphs that they ended, and the frames that resume after them."""
+    """Breaks with the graphs that they ended, and the frames that resume after them.
+
+    `nodes` are the numbers of calls in the frames' graphs, `returned` the bytes of the tensors that they return.
+    """
+    order = list(frames)
     for found in breaks:
         mine = frames[found.frame]
         after = [
@@ -311,5 +331,6 @@ def with_followers(
         yield replace(
             found, resumed_by=followers, ended=ended if nodes.get(found.frame) else "",
             nodes=(nodes.get(found.frame, 0), sum(nodes.get(name, 0) for name in followers)),
+            crossing=len(returned.get(found.frame, ())), crossing_bytes=sum(returned.get(found.frame, ())),
             outcome=found.outcome if followers or found.outcome != "resumed" or mine.outcome == "compiled" else "plain",
         )  # fmt: skip

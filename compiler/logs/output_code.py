@@ -107,7 +107,7 @@ def _linked(entity: Entity, found: Attribution, post_grad: str) -> Entity:
         nodes, inferred = found.by_line.get(line, ()), line in found.inferred
     else:
         return entity
-    attrs = entity.attrs | ({"inferred": True} if inferred and nodes else {})
+    attrs = entity.attrs | ({"links": "inferred"} if inferred and nodes else {})
     return replace(entity, attrs=attrs, origins=tuple(f"{post_grad}.{name}" for name in nodes))
 
 
@@ -158,7 +158,7 @@ def _attribute(
     launches = Counter(statement.kernel for statement in statements)
     for statement in statements:
         given = logged.get(handles.get(statement.line, ""), ())
-        nodes = tuple(node for node in given if node in known)
+        nodes: tuple[str, ...] = tuple(node for node in given if node in known)
         if not nodes and statement.kernel and launches[statement.kernel] == 1:
             nodes = commented.get(statement.kernel, ())
         if not nodes:

@@ -178,12 +178,15 @@ class _Reader:
         self.book = LoggedSources()
         self.printed: dict[str, PrintedGraph] = {}
         self.nodes: dict[str, int] = {}
+        self.returned: dict[str, list[int]] = {}
         self.instance: dict[str, str] = {}
         self.codes: dict[str, int] = {}
         self.target = ""
 
     def read(self, each: _Compiled) -> None:
         frame = self._frame(each)
+        if "recompile limit" in frame.reason or "cache_size_limit" in frame.reason:
+            frame = self._at_limit(frame)
         if each.starts or each.last("compilation_metrics"):
             self.builder.frames[frame.id] = frame
         self.instance[each.compile_id] = frame.id
@@ -196,9 +199,8 @@ class _Reader:
 
     def finish(self) -> None:
         builder = self.builder
-        order = list(builder.frames)
         known = [found for found in builder.breaks if found.frame in builder.frames]
-        builder.breaks[:] = with_followers(known, builder.frames, self.nodes, order)
+        builder.breaks[:] = with_followers(known, builder.frames, self.nodes, self.returned)
         for found in builder.breaks:
             for name in found.resumed_by:
                 builder.frames[name] = replace(builder.frames[name], resumes=found.id, caller=found.frame)
@@ -242,6 +244,19 @@ class _Reader:
             code=self.codes.setdefault(place, len(self.codes)), compilation=int(number) if number.isdigit() else 0,
         )  # fmt: skip
 
+    def _at_limit(self, frame: Frame) -> Frame:
+        """A frame at the recompile limit: torch logs no function for it, but an earlier compilation has it."""
+        same = (
+            known
+            for known in self.builder.frames.values()
+            if known.id.rpartition("/")[0] == frame.id.rpartition("/")[0]
+        )
+        known = next(same, frame)
+        return replace(
+            frame, function=known.function, file=known.file, line=known.line, code=known.code, outcome="skipped",
+            reason="it reached the recompile limit",
+        )  # fmt: skip
+
     def _caller(self, each: _Compiled) -> Span | None:
         stack = frames_of(self.log, each.starts[-1].fields.get("stack")) if each.starts else []
         own = [span for span in stack[:-1] if not span.installed]
@@ -273,8 +288,9 @@ class _Reader:
             if stage == "post_grad":
                 half = code_half = self._half_of_graph(printed, graph)
             self._graph(stage, half, title.format(half=half), printed, graph, call_site)
-            if stage == "captured":
-                self.nodes[each.graph] = self.nodes.get(each.graph, 0) + sum(1 for _ in printed.calls())
+            if stage == "captured" and graph == each.graph:
+                self.nodes[each.graph] = sum(1 for _ in printed.calls())
+                self.returned[each.graph] = _returned_bytes(printed)
 
     def _part(self, each: _Compiled, event: Event, parts: dict[str, int]) -> str:
         """The graph that an event belongs to; DDPOptimizer splits a captured graph into parts (`0/0 submod_1`)."""
@@ -378,14 +394,17 @@ class _Reader:
                 builder.breaks.append(found)
         if (event := each.last("recompile_reasons")) is not None:
             reasons = listed_reasons(self._payload(event))
-            builder.recompiles.append(recompile_of(frame, reasons, guards, self.instance))
+            found_one = recompile_of(frame, reasons, guards, self.instance)
+            limit = "torch's recompile limit" if frame.reason == "it reached the recompile limit" else ""
+            builder.recompiles.append(replace(found_one, limit=limit))
 
     def _failures(self, each: _Compiled) -> None:
         frame = self.builder.frames.get(each.graph)
         if frame is not None and frame.outcome == "failed":
             where = f"{frame.function} ({frame.file}:{frame.line})"
             self.builder.problem(Problem("captured", f"{where} was not compiled: {frame.reason}", graph=frame.id))
-        for event in each.of(*_FAILURES):
+        told = {"dynamo_error"} if frame is not None and frame.outcome == "failed" else set()
+        for event in each.of(*(_FAILURES.keys() - told)):
             words = _FAILURES[event.name or event.kind]
             text = event.payload.strip() or str(event.fields if isinstance(event.fields, dict) else "")
             last = _error_line(text)
@@ -430,6 +449,13 @@ class _Reader:
                     totals[name, parent] = (seconds + max(0.0, time - began) / 1e6, count + 1)
         for (name, parent), (seconds, count) in totals.items():
             self.builder.phases.append(Phase(name, seconds, each.graph, parent, count))
+
+
+def _returned_bytes(printed: PrintedGraph) -> list[int]:
+    """Sizes of the tensors that a graph returns; 0 for symbolic sizes."""
+    types = {node.name: type_attrs(node.type) for node in printed.nodes}
+    outputs = (name for node in printed.nodes if node.op == "output" and not node.body for name in node.inputs)
+    return [int(types[name].get("bytes", 0)) for name in outputs if types.get(name)]
 
 
 def _error_line(text: str) -> str:
@@ -479,6 +505,6 @@ class _Entities:
         if node.body:
             attrs["subgraph"] = f"{self.identity}.{node.body}"
         if origins and self.parent:
-            attrs["inferred"] = True
+            attrs["links"] = "inferred"
         inputs = tuple(f"{self.identity}.{name}" for name in node.inputs)
         return Entity(f"{self.identity}.{node.name}", node.kind, node.name, attrs, inputs, origins)

@@ -433,6 +433,12 @@ class Record:
         stages = ", ".join(dict.fromkeys(artifact.stage for artifact in self.artifacts))
         return f"<Record of {self.title or 'nothing'}: {stages or 'no stages'}>"
 
+    @property
+    def full_title(self) -> str:
+        """The title, and where the record comes from if tcompile did not observe it."""
+        sources = {"observed": "", "log": ", from a log", "simulated": ", a simulated rank"}
+        return (self.title or "tcompile") + sources[self.origin]
+
     def __getitem__(self, name: str) -> Artifact:
         """The artifact with this id, or the first of this stage. Raises KeyError with the reason."""
         for candidate in self.artifacts:

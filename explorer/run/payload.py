@@ -108,7 +108,7 @@ class Payload:
         sources = record.of_stage("source")
         marks = source_marks(record)
         return {
-            "title": record.title,
+            "title": record.title if record.origin == "observed" else record.full_title,
             "explored": None if record.explored is None else msgspec.to_builtins(record.explored),
             "options": msgspec.to_builtins(record.options),
             "environment": msgspec.to_builtins(record.environment),

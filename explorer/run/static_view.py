@@ -58,7 +58,7 @@ def _heading(record: Record) -> str:
     settings = " · ".join([text.settings(record), *marks])
     explored = text.explored_line(record)
     line = f"<div>{safe(explored)}</div>" if explored else ""
-    return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted_html(settings)}</div>{line}"
+    return f"<div><b>{safe(record.full_title)}</b> {muted_html(settings)}</div>{line}"
 
 
 def _summary(record: Record) -> str:

@@ -47,7 +47,7 @@ def summary(record: Record, width: int = WIDTH) -> str:
 
 
 def heading(record: Record) -> str:
-    return "\n".join(part for part in (record.title or "tcompile", explored_line(record), settings(record)) if part)
+    return "\n".join(part for part in (record.full_title, explored_line(record), settings(record)) if part)
 
 
 def explored_line(record: Record) -> str:
