@@ -222,8 +222,8 @@ def _statement(
     kernel = name.partition(".")[0]
     arguments = tuple(map(_buffer, call.args))
     if kernel in signatures and (name == kernel or name.endswith(".run")):
-        writes = [buffer for buffer, out in zip(arguments, signatures[kernel], strict=False) if out and buffer]
-        return _Statement(statement.lineno, kernel, "", tuple(filter(None, arguments)), tuple(writes), arguments)
+        stored = [buffer for buffer, out in zip(arguments, signatures[kernel], strict=False) if out and buffer]
+        return _Statement(statement.lineno, kernel, "", tuple(filter(None, arguments)), tuple(stored), arguments)
     targets = [_buffer(target) for target in statement.targets] if isinstance(statement, ast.Assign) else []
     if name == "reinterpret_tensor" and targets:
         return _Statement(statement.lineno, "", "alias", arguments[:1], tuple(targets), ())
