@@ -178,7 +178,7 @@ class Profile:
 
 
 def load_profile(path: str | Path, beside: Job | Rank | Run | Record | None = None) -> Profile:
-    """Read a profile that torch.profiler exported (`.json`, `.json.gz`), beside a log or a run of the same program.
+    """Read a profile of torch.profiler (`.json`, `.json.gz`) beside a log or run of the program.
 
     >>> job = tcompile.load("logs")                       # the program's TORCH_TRACE
     >>> print(tcompile.load_profile("trace.json", job))   # each kernel with its graph, module and line
