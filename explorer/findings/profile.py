@@ -14,7 +14,7 @@ from explorer.findings.profile_chart import draw_profile
 from explorer.findings.timing.words import time_text
 from explorer.reading.plain_text import clip
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import Document, Only, Parts, Picture, Row, Section, Table, Text, Words
+from explorer.render.document import Document, Only, Parts, Picture, Row, Section, Table, Tag, Text, Words
 from explorer.render.finding import Finding, as_artifact
 from explorer.render.places import line_link
 from explorer.render.text import document_finding
@@ -305,7 +305,8 @@ def _problems(trace: Trace, record: Record, kernels: Sequence[KernelUse]) -> Ite
 def profile_finding(joined: Joined) -> Finding:
     """The finding of a profile: a stage of the record's page."""
     entities = {entity.id: entity for entity in map(_entity, range(len(joined.kernels[:ROWS])), joined.kernels)}
-    return document_finding(STAGE, "a profile of a real run", profile_document(joined), entities)
+    count = pluralize(len(joined.trace.steps), "step") if joined.trace.steps else time_text(joined.trace.seconds)
+    return document_finding(STAGE, "a profile of a real run", profile_document(joined), entities, count)
 
 
 def _entity(number: int, use: KernelUse) -> Entity:
@@ -357,13 +358,13 @@ def steps_part(joined: Joined) -> Section:
 
 
 def kernels_part(joined: Joined) -> Section:
-    head = ("kernel", "graph", "time", "share", "launches", "module", "line")
+    head = ("kernel", "graph", "time", "share", "launches", Tag("module", "muted"), "line")
     total = sum(use.seconds for use in joined.kernels) or 1.0
     places = _line_places(joined.record)
     rows = [
         Row(
             (
-                clip(use.name, 60), f"{use.graph} {use.half}".strip(), time_text(use.seconds),
+                clip(use.name, 60), Tag(f"{use.graph} {use.half}".strip(), "muted"), time_text(use.seconds),
                 f"{use.seconds / total:.0%}", f"{use.launches:,}" if use.launches else "",
                 _few(use.modules), _few([places[line] for line in use.lines if line in places]),
             ),
