@@ -19,13 +19,15 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.mutators import ODD, TooSlowError, damage_bytes, damage_structure
 from compiler.logs.compilations import compilations_of
+from compiler.logs.events import Log
 from compiler.logs.files import LogError, read_logs
-from compiler.logs.job import Job
+from compiler.logs.job import Job, Rank
 
 SECONDS = 20
 """The time limit for reading and showing one mutant."""
@@ -130,24 +132,26 @@ def _damaged_json(text: bytes, chance: random.Random) -> bytes:
         return text
 
 
-def read_all(path: Path) -> None:
-    """Read all that tcompile reads of a log, and show it. Errors are passed on."""
+def read_all(path: Path, good: Log) -> None:
+    """Read all that tcompile reads of a log, show it, and compare it with a good one. Errors are passed on."""
     job = Job.load(path)
-    for look in _looks(job):
+    for look in _looks(job, good):
         look()
 
 
-def _looks(job: Job) -> Iterator[Callable[[], object]]:
+def _looks(job: Job, good: Log) -> Iterator[Callable[[], object]]:
     yield lambda: (repr(job), str(job), job.problems, job.unknown)
     if hasattr(job, "_repr_html_"):
         yield job._repr_html_
     for rank in job.ranks.values():
-        yield lambda rank=rank: (repr(rank), list(rank.log), rank.record.to_json())  # type: ignore[misc]
-        yield (
-            lambda rank=rank: [  # type: ignore[misc]
-                rank.record_of(each.compile_id) for each in compilations_of(rank.log)[:3]
-            ]
-        )
+        yield partial(_show_rank, rank)
+        yield partial(compare_ranks, {0: good, 1: rank.log})
+
+
+def _show_rank(rank: Rank) -> None:
+    repr(rank), list(rank.log), rank.record.to_json()
+    for compilation in compilations_of(rank.log)[:3]:
+        rank.record_of(compilation.id)
 
 
 def outcome(text: bytes, seed: int, folder: Path) -> str:
@@ -157,7 +161,7 @@ def outcome(text: bytes, seed: int, folder: Path) -> str:
     signal.signal(signal.SIGPROF, _too_slow)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-        read_all(path)
+        read_all(path, Log(("good.log",), (text,)))
     except LogError as error:
         return "refused" if "\n" not in str(error) else f"LogError of several lines: {error}"
     except Exception:  # noqa: BLE001 any error is what is looked for
