@@ -28,6 +28,7 @@ from compiler.logs.compilations import compilations_of
 from compiler.logs.events import Log
 from compiler.logs.files import LogError, read_logs
 from compiler.logs.job import Job, Rank
+from compiler.logs.ranks import compare_ranks
 
 SECONDS = 20
 """The time limit for reading and showing one mutant."""
