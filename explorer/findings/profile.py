@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from explorer.render.places import line_link
 from explorer.render.text import document_finding
 
 STAGE = "profile"
+_PARAMETER = re.compile(r"[lL]_\w+?_modules_(\w+?)_(?:parameters|buffers)_")
 WRAPPER = "code that calls the kernels"
 ROWS = 200
 """Maximum rows of a table in the document; the DataFrames have all."""
@@ -240,13 +242,20 @@ def _places(
         entity = entities.get(name)
         if entity is None:
             continue
-        if module := entity.attrs.get("module"):
-            modules[str(module)] = None
+        modules.update(dict.fromkeys(_modules(entity, entities)))
         own = [origin for origin in entity.origins if origin in lines]  # a line, after the lines that call it
         new = [origin for origin in (*own[-1:], *entity.origins) if origin not in seen and origin not in own[:-1]]
         seen.update(new)
         todo += new
     return tuple(found_lines), tuple(modules)
+
+
+def _modules(entity: Entity, entities: Mapping[str, Entity]) -> list[str]:
+    """The module of a node; where a log has none, those of the parameters that it reads, by TorchDynamo's names."""
+    if module := entity.attrs.get("module"):
+        return [str(module)]
+    inputs = (entities[name].label for name in entity.inputs if name in entities)
+    return [found[1].replace("_modules_", ".") for label in inputs if (found := _PARAMETER.match(label))]
 
 
 def _breaks(trace: Trace, record: Record) -> tuple[BreakUse, ...]:
