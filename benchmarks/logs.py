@@ -211,8 +211,12 @@ def count_links(record: Record, counts: dict[str, list[int]]) -> None:
 
 
 def kernel_links(record: Record) -> set[tuple[str, str]]:
-    """Pairs of a kernel call and a post-grad node that it computes."""
-    nodes = {entity.id for artifact in record.of_stage("post_grad") for entity in artifact.entities}
+    """Pairs of a kernel call and a post-grad node that it computes.
+
+    Items of an operator's results are left out: torch's provenance names the operator in their place.
+    """
+    post_grad = (entity for artifact in record.of_stage("post_grad") for entity in artifact.entities)
+    nodes = {entity.id for entity in post_grad if not str(entity.attrs.get("target")).endswith("getitem")}
     calls = (entity for artifact in record.of_stage("kernels") for entity in artifact.entities)
     return {(call.id, origin) for call in calls for origin in call.origins if origin in nodes}
 
