@@ -29,23 +29,23 @@ LEFT_OUT = re.compile(
     rb'\w*(?:compiled_f|wrapper|prologue|epilogue|bytecode|BYTECODE|fw_metadata)\w*)"'
 )
 STEPS = re.compile(rb'"name": "(?:pass\.|compile_file|GraphLowering|Scheduler|PyCodeCache|TritonBundler|gc")')
-SCALE = """
+WARM_UP = """
 import torch
 
-class Scaled(torch.nn.Module):
+class Warming(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(16, 16)
-        self.scale = 1.0
+        self.step = 0
 
     def forward(self, x):
-        return torch.relu(self.linear(x)) * self.scale
+        return torch.relu(self.linear(x)) * min(1.0, self.step / 100)
 
-model = Scaled()
-step = torch.compile(model)
+model = Warming()
+compiled = torch.compile(model)
 for number in range(12):
-    model.scale = 1.0 - number / 100  # a schedule, as a Python float
-    step(torch.randn(4, 16)).sum().backward()
+    model.step = number  # the learning rate warms up with the steps
+    compiled(torch.randn(4, 16))
 """
 RANKS = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -109,18 +109,31 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
+JOBS = {
+    "storm": ("warm_up", WARM_UP, (), {}),
+    "ranks": ("ranks", RANKS, ("store",), {}),
+    "cold": ("serve", SERVE, (), {}),
+    "warm": ("serve", SERVE, (), {}),
+    "again": ("serve", SERVE, (), {"EPILOGUE": "1"}),
+    "train": ("train", TRAIN, ("trace.json",), {}),
+}
+"""Program, code, files that it is given, and environment variables, by log. Logs of one program share a cache."""
+COMPARED = ("cold", "warm", "again")
+"""Logs in which the parts of cache keys are kept."""
+LARGE = 2_000
+"""Minimum characters of a text in an event, such as all settings as JSON, that is left out."""
+
+
 def main() -> None:
+    """Make the named logs, by default all."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        run(folder, "scale", SCALE, "storm")
-        run(folder, "ranks", RANKS, "ranks", str(folder / "store"))
-        run(folder, "serve", SERVE, "cold")
-        run(folder, "serve", SERVE, "warm")
-        run(folder, "serve", SERVE, "again", EPILOGUE="1")
-        run(folder, "train", TRAIN, "train", str(folder / "trace.json"))
-        for name in ("storm", "ranks", "cold", "warm", "again", "train"):
+        for name in sys.argv[1:] or JOBS:
+            program, code, files, environment = JOBS[name]
+            run(folder, program, code, name, *(str(folder / file) for file in files), **environment)
             keep(folder, name)
-        keep_profile(folder)
+        if (folder / "trace.json").exists():
+            keep_profile(folder)
 
 
 def run(folder: Path, program: str, code: str, log: str, *arguments: str, **environment: str) -> None:
@@ -139,18 +152,35 @@ def keep(folder: Path, name: str) -> None:
         for path in sorted((folder / name).glob("*.log")):
             rank = re.search(r"_rank_(\d+)", path.name)
             member = tarfile.TarInfo(f"trace_rank_{rank[1]}.log" if rank else f"{name}.log")
-            data = b"".join(map(kept_event, EVENT.findall(anonymous(path.read_bytes(), folder))))
+            events = EVENT.findall(anonymous(path.read_bytes(), folder))
+            data = b"".join(kept_event(event, name in COMPARED) for event in events)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     (HERE / f"{name}.tar.gz").write_bytes(gzip.compress(packed.getvalue(), 9, mtime=0))
 
 
-def kept_event(event: bytes) -> bytes:
+def kept_event(event: bytes, compared: bool) -> bytes:
+    """An event without large texts; nothing if no view needs it."""
     head, _, payload = event.partition(b"\n")
-    if LEFT_OUT.search(head) or (b'"chromium_event"' in head and STEPS.search(payload)):
+    is_phase = b'"chromium_event"' in head
+    if LEFT_OUT.search(head) or (is_phase and (STEPS.search(payload) or len(payload) > LARGE)):
         return b""
     text = payload.removesuffix(b"\n").removeprefix(b"\t").replace(b"\n\t", b"\n")
-    return SUM.sub(f'"has_payload": "{hashlib.md5(text).hexdigest()}"'.encode(), head) + b"\n" + payload
+    if b'"fx_graph_cache_' in head and not compared:
+        text = json.dumps({key: value for key, value in json.loads(text).items() if key != "components"}).encode()
+    if b"compilation_metrics" in head:
+        start = head.index(b"{")
+        head = head[:start] + json.dumps(without_large(json.loads(head[start:]))).encode()
+    head = SUM.sub(f'"has_payload": "{hashlib.md5(text).hexdigest()}"'.encode(), head) + b"\n"
+    return head + (b"\t" + text.replace(b"\n", b"\n\t") + b"\n" if payload else b"")
+
+
+def without_large(fields: dict) -> dict:
+    return {
+        key: without_large(value) if isinstance(value, dict) else value
+        for key, value in fields.items()
+        if not (isinstance(value, str) and len(value) > LARGE)
+    }
 
 
 def keep_profile(folder: Path) -> None:
