@@ -6,13 +6,9 @@ from typing import Final
 
 from explorer.teach.exercise import Program
 
-_CAPTURED = ("captured",)
-_BACKWARD = ("captured", "autograd", "joint", "forward", "backward", "inference")
-_GRAPHS = ("captured", "joint", "forward", "inference", "post_grad")
-
-_LINEAR = Program(
-    "linear",
-    """\
+_PROGRAMS: dict[tuple[str, ...], dict[str, str]] = {
+    ("captured",): {
+        "linear": """\
 def f(x, w, b):
     h = x @ w + b
     h = torch.relu(h)
@@ -20,11 +16,7 @@ def f(x, w, b):
 
 f(torch.randn(4, 8), torch.randn(8, 3), torch.randn(3))
 """,
-    _CAPTURED,
-)
-_PYTHON = Program(
-    "python",
-    """\
+        "python": """\
 def f(x, n):
     y = x
     for i in range(n):
@@ -35,11 +27,7 @@ def f(x, n):
 
 f(torch.randn(5, 2), 4)
 """,
-    _CAPTURED,
-)
-_PRINT = Program(
-    "prints",
-    """\
+        "prints": """\
 def f(x):
     y = x.sin()
     print("y has", y.ndim, "dimensions")
@@ -48,11 +36,7 @@ def f(x):
 
 f(torch.randn(3, 7))
 """,
-    _CAPTURED,
-)
-_BRANCH = Program(
-    "branch",
-    """\
+        "branch": """\
 def f(x):
     total = x.sum()
     if total > 0:
@@ -61,11 +45,7 @@ def f(x):
 
 f(torch.ones(4))
 """,
-    _CAPTURED,
-)
-_NESTED = Program(
-    "nested",
-    """\
+        "nested": """\
 def largest(x):
     top = x.max()
     return top.item()
@@ -79,22 +59,14 @@ def f(x):
 
 f(torch.ones(4, 2))
 """,
-    _CAPTURED,
-)
-_SIZES = Program(
-    "sizes",
-    """\
+        "sizes": """\
 def f(x, scale):
     return (x * scale).relu()
 
 for size in (4, 6, 8, 9):
     f(torch.randn(size, 2), 2.0)
 """,
-    _CAPTURED,
-)
-_FLAG = Program(
-    "flag",
-    """\
+        "flag": """\
 def f(x, keep):
     y = x.exp()
     return y if keep else y * 0.5
@@ -102,11 +74,7 @@ def f(x, keep):
 for keep in (True, False, True, False):
     f(torch.randn(4), keep)
 """,
-    _CAPTURED,
-)
-_DTYPES = Program(
-    "dtypes",
-    """\
+        "dtypes": """\
 def f(x, y):
     return x + y
 
@@ -115,22 +83,35 @@ f(torch.ones(3), y)
 f(torch.ones(3, dtype=torch.float64), y)
 f(torch.zeros(3), y)
 """,
-    _CAPTURED,
-)
-_SQUARE = Program(
-    "square",
-    """\
+        "numbers": """\
+def f(x, n):
+    whole = n // 2
+    half = n / 2
+    small = x < 0.5
+    mixed = x + n
+    return whole, half, small, mixed
+
+f(torch.rand(3, dtype=torch.float64), torch.tensor([3, 4, 5]))
+""",
+        "autocast": """\
+def f(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        h = x @ w
+        y = h + x
+    return h, y
+
+f(torch.randn(4, 4), torch.randn(4, 4))
+""",
+    },
+    ("captured", "autograd", "joint", "forward", "backward", "inference"): {
+        "square": """\
 def f(x):
     return x * x + 3 * x
 
 x = torch.tensor(2.0, requires_grad=True)
 f(x).backward()
 """,
-    _BACKWARD,
-)
-_PATHS = Program(
-    "paths",
-    """\
+        "paths": """\
 def f(a, b, c):
     s = a + b
     return (s * a).sum() + c.sum()
@@ -140,11 +121,7 @@ b = torch.tensor([3.0, 4.0], requires_grad=True)
 c = torch.tensor([5.0, 6.0])
 f(a, b, c).backward()
 """,
-    _BACKWARD,
-)
-_DETACHED = Program(
-    "detached",
-    """\
+        "detached": """\
 def f(w, v):
     h = torch.relu(w) * 2
     return (h.detach() * v + w).sum()
@@ -153,11 +130,9 @@ w = torch.tensor([-1.0, 2.0], requires_grad=True)
 v = torch.tensor([1.0, 3.0], requires_grad=True)
 f(w, v).backward()
 """,
-    _BACKWARD,
-)
-_MLP = Program(
-    "mlp",
-    """\
+    },
+    (): {
+        "mlp": """\
 def f(x, w, v):
     h = torch.tanh(x @ w)
     return (h @ v).sum()
@@ -167,44 +142,13 @@ w = torch.randn(8, 16, requires_grad=True)
 v = torch.randn(16, 2, requires_grad=True)
 f(x, w, v).backward()
 """,
-)
-_SOFTMAX = Program(
-    "softmax",
-    """\
+        "softmax": """\
 def f(x):
     return torch.softmax(x, dim=-1)
 
 f(torch.randn(8, 256))
 """,
-)
-_GELU = Program(
-    "gelu",
-    """\
-def f(x):
-    y = torch.nn.functional.gelu(x)
-    z = torch.nn.functional.silu(x)
-    return y + z
-
-f(torch.randn(16, 16))
-""",
-    _GRAPHS,
-)
-_PASSES = Program(
-    "passes",
-    """\
-def f(x):
-    unused = x.cos()
-    a = (x + 1).sin()
-    b = (x + 1).sin()
-    return a * b
-
-f(torch.randn(6))
-""",
-    _GRAPHS,
-)
-_CHAIN = Program(
-    "chain",
-    """\
+        "chain": """\
 def f(x, w):
     a = x * 2
     b = a.sin()
@@ -215,10 +159,7 @@ def f(x, w):
 
 f(torch.randn(32, 32), torch.randn(32, 32))
 """,
-)
-_NORMALIZE = Program(
-    "normalize",
-    """\
+        "normalize": """\
 def f(x, y):
     a = x.exp()
     s = a.sum(dim=-1, keepdim=True)
@@ -228,10 +169,7 @@ def f(x, y):
 
 f(torch.randn(8, 64), torch.randn(5))
 """,
-)
-_BROADCAST = Program(
-    "broadcast",
-    """\
+        "broadcast": """\
 def f(x, row):
     y = x + row
     z = y * y
@@ -239,39 +177,29 @@ def f(x, row):
 
 f(torch.randn(64, 32), torch.randn(32))
 """,
-)
-_NUMBERS = Program(
-    "numbers",
-    """\
-def f(x, n):
-    whole = n // 2
-    half = n / 2
-    small = x < 0.5
-    mixed = x + n
-    return whole, half, small, mixed
+    },
+    ("captured", "joint", "forward", "inference", "post_grad"): {
+        "gelu": """\
+def f(x):
+    y = torch.nn.functional.gelu(x)
+    z = torch.nn.functional.silu(x)
+    return y + z
 
-f(torch.rand(3, dtype=torch.float64), torch.tensor([3, 4, 5]))
+f(torch.randn(16, 16))
 """,
-    _CAPTURED,
-)
-_AUTOCAST = Program(
-    "autocast",
-    """\
-def f(x, w):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        h = x @ w
-        y = h + x
-    return h, y
+        "passes": """\
+def f(x):
+    unused = x.cos()
+    a = (x + 1).sin()
+    b = (x + 1).sin()
+    return a * b
 
-f(torch.randn(4, 4), torch.randn(4, 4))
+f(torch.randn(6))
 """,
-    _CAPTURED,
-)
+    },
+}
+"""The code of each program, by the stages that its exercises need: fewer are faster, () is all."""
 
 PROGRAMS: Final[dict[str, Program]] = {
-    program.name: program
-    for program in (
-        _LINEAR, _PYTHON, _PRINT, _BRANCH, _NESTED, _SIZES, _FLAG, _DTYPES, _SQUARE, _PATHS, _DETACHED, _MLP, _SOFTMAX,
-        _GELU, _PASSES, _CHAIN, _NORMALIZE, _BROADCAST, _NUMBERS, _AUTOCAST,
-    )
-}  # fmt: skip
+    name: Program(name, code, stages) for stages, programs in _PROGRAMS.items() for name, code in programs.items()
+}
