@@ -12,6 +12,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from explorer.teach.catalogue import EXERCISES
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 ANSWERS = [
@@ -39,7 +41,7 @@ from tests.brief_measurements import measure_briefly
 del sys.path[0]
 measure_briefly()
 """
-AN_EXPLORATION = re.compile(r"%%tcompile|(\w+) = tcompile\.chain_rule\(.*\)\n\1$")
+AN_EXPLORATION = re.compile(r"%%tcompile|%%predict|(\w+) = tcompile\.chain_rule\(.*\)\n\1$")
 A_USERS_FOLDER = re.compile(rf"/(home|root|Users|tmp|work)/|{re.escape(str(ROOT))}")
 
 
@@ -52,6 +54,10 @@ def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def cells_text(notebook: nbformat.NotebookNode) -> str:
+    return "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 
 def exercises(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -83,19 +89,33 @@ def test_each_exercise_has_an_answer_elsewhere(notebook: nbformat.NotebookNode) 
 
 
 def test_lesson_has_goals_and_predictions(notebook: nbformat.NotebookNode) -> None:
-    text = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    text = cells_text(notebook)
     assert "you can\n\n- " in text
     assert "**Predict" in text
+    assert any(cell.source.startswith("%%predict") for cell in code_cells(notebook))
 
 
 def only_displays(source: str) -> bool:
-    """Whether a cell defines nothing: an exploration, expressions that are shown, and checks."""
+    """Whether a cell is an exploration, or only has expressions that are shown."""
     statements = ast.parse("" if source.startswith("%%") else re.sub("^%", "#", source, flags=re.MULTILINE)).body
-    return all(isinstance(statement, ast.Expr | ast.Assert) for statement in statements)
+    return all(isinstance(statement, ast.Expr) for statement in statements)
+
+
+def test_syllabus_has_the_lessons_minutes_and_exercises() -> None:
+    """The table of docs/teaching.md, against the lessons themselves."""
+    page = (ROOT / "docs/teaching.md").read_text()
+    rows = re.findall(r"^\| (\w+) [^|]*\| ([\d+ ]+) \|.*\| (\d+) \|$", page, re.MULTILINE)
+    words = {"fifteen": "15", "twenty": "20"}
+    lessons = [nbformat.read(path, as_version=4) for path in NOTEBOOKS]
+    minutes = [words[re.findall(r"takes\s(\w+)\sminutes", cells_text(lesson))[0]] for lesson in lessons]
+    found = [(path.name.split("_")[0], exercises(lesson)) for path, lesson in zip(NOTEBOOKS, lessons, strict=True)]
+    assert [(lesson, int(count)) for lesson, _, count in rows] == [(name, len(each)) for name, each in found]
+    assert [time.split(" ")[0] for _, time, _ in rows] == minutes
+    assert f"{len(EXERCISES)} short exercises over {len({each.topic for each in EXERCISES.values()})} topics" in page
 
 
 def test_compiler_from_scratch_has_300_lines() -> None:
-    """Lines that are neither blank nor comments, formatted at 100 columns, in the cells that define something."""
+    """Lines that are neither blank nor comments, formatted at 100 columns, checks included."""
     notebook = nbformat.read(ROOT / "notebooks/10_torch_compile_from_scratch.ipynb", as_version=4)
     code = "\n".join(cell.source for cell in code_cells(notebook) if not only_displays(cell.source))
     formatted = subprocess.run(

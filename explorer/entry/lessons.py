@@ -4,6 +4,7 @@ tcompile.lessons                        the exercises by topic, and what is done
 tcompile.lessons["print_line"]          one exercise: a form in a notebook, text in a terminal
 tcompile.lessons["print_line"].ask()    answer it in a terminal
 tcompile.lessons.export("me.csv")       your progress, as a table
+tcompile.lessons.save("exercises.html") exercises as a page that grades answers without Python
 """
 
 from __future__ import annotations
@@ -132,6 +133,20 @@ class Lessons(Mapping[str, ShownExercise]):
     def export(self, path: str | Path) -> Path:
         """Write your progress as a `.csv` table or as `.json`; returns the path. Raises ValueError for others."""
         return _progress().export(path)
+
+    def save(self, path: str | Path, *names: str) -> Path:
+        """Write exercises, or those of topics, as a page that grades answers in any browser; returns the path.
+
+        All are written if none is named. Each program runs once, which takes a few seconds. Raises KeyError for an
+        unknown name.
+        """
+        from explorer.run.files import replace_file
+        from explorer.teach.exercise import solved_sheets
+        from explorer.teach.page import predictions_page
+
+        chosen = [each for name in names or self.topics for each in self.topics.get(name, [name])]
+        sheets = solved_sheets([self[name]._exercise for name in chosen])
+        return replace_file(Path(path), predictions_page("Exercises on torch.compile", sheets).encode())
 
     def __str__(self) -> str:
         entries, exercises = _progress().entries(), _exercises()

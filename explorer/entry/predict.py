@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ipywidgets
@@ -24,18 +25,23 @@ from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 
 from compiler.engine import Event
 from compiler.record import Record
+from compiler.record.plain_text import pluralize
 from explorer.entry.cell import Cell
 from explorer.entry.listings import listing_of
 from explorer.entry.options import strip_quotes
 from explorer.entry.outputs import Output
 from explorer.reading.stages import stage_title
+from explorer.render.document import Tag, Text
+from explorer.render.html import details
 from explorer.render.static import document_html
 from explorer.render.text import document_text
+from explorer.run.files import replace_file
 from explorer.run.run import Run
 from explorer.teach.ask import questions_of
 from explorer.teach.backward_questions import gradients_artifact
 from explorer.teach.form import Form
 from explorer.teach.gradients import gradients_of
+from explorer.teach.page import predictions_page
 from explorer.teach.prediction import Outcome, Prediction
 from explorer.teach.progress import Progress
 from explorer.teach.sheet import Sheet, grade_document, question_document
@@ -53,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%%predict", add_help=False, allow_abbrev=False)
     parser.add_argument("--ask", type=strip_quotes, default="breaks,graphs")
     parser.add_argument("--title", type=strip_quotes, default="")
+    parser.add_argument("--page", type=strip_quotes, default="")
     return parser
 
 
@@ -100,8 +107,9 @@ class PredictMagics(Magics):
         fusion                    lines that share a kernel
         kernels[:KIND], bytes     how many kernels there are, and what they read and write
 
-        --title TEXT is shown above. All other options are those of %%tcompile. Answers and grades are kept in
-        tcompile_progress.json beside the notebook; nothing is sent anywhere.
+        --title TEXT is shown above. --page FILE.html runs the cell, and writes its questions as a page that grades
+        answers in any browser, without Python. All other options are those of %%tcompile. Answers and grades are kept
+        in tcompile_progress.json beside the notebook; nothing is sent anywhere.
         """
         args, rest = _parser().parse_known_args(arg_split(line, strict=False))
         explored = self._exploring.parse_line(" ".join(rest), cell)
@@ -122,14 +130,17 @@ class PredictMagics(Magics):
         asked = _AskedCell(self.shell, self._exploring, explored, parsed)
         prediction = Prediction(sheet, asked.explore, key, Progress())
         kernel = getattr(self.shell, "kernel", None)
-        if kernel is None or (explored.no_widget and _can_answer(kernel)):
+        if args.page:
+            save_page(prediction, args.page)
+            asked.finish(prediction.run)
+        elif kernel is None or (explored.no_widget and _can_answer(kernel)):
             ask_in_text(prediction)
-            asked.finish(prediction)
+            asked.finish(prediction.run)
         elif _can_answer(kernel):
             self._show_form(prediction, asked)
         else:
             run_unasked(prediction)
-            asked.finish(prediction)
+            asked.finish(None)
 
     def _show_form(self, prediction: Prediction, asked: _AskedCell) -> None:
         result = getattr(self.shell.displayhook, "exec_result", None)
@@ -180,12 +191,12 @@ class _AskedCell:
         elif self._value is not None and not self._cell.is_silenced:
             display(self._value)
 
-    def finish(self, prediction: Prediction) -> None:
-        """Show the run below the grades, or raise the cell's exception."""
+    def finish(self, run: Run | None) -> None:
+        """Show a run below the grades, and the cell's value, or raise the cell's exception."""
         if self._error is not None:
             raise self._error
-        if prediction.run is not None and prediction.run.record.artifacts:
-            display(prediction.run)
+        if run is not None and run.record.artifacts:
+            display(run)
         self.display_value()
 
 
@@ -234,13 +245,22 @@ def _prompt(prediction: Prediction, name: str, words: str, read: Callable[[str],
     return text
 
 
-def run_unasked(prediction: Prediction) -> Sheet:
+def run_unasked(prediction: Prediction) -> None:
     """Run the code where nobody can answer; the page shows the questions, with what was found folded."""
     asked = document_text(question_document(prediction.sheet))
     sheet = prediction.compare({})
-    note = "Nobody could answer here, so the code ran without predictions."
-    display({"text/plain": f"{asked}\n{note}", "text/html": document_html(grade_document(sheet))}, raw=True)
-    return sheet
+    note = "Not answered: nobody could answer here, so the code ran without predictions."
+    html = document_html([*grade_document(sheet), Text((Tag(note, "muted"),))])
+    stages = details("<b>The stages of this run</b>", _run_html(prediction))
+    display({"text/plain": f"{asked}\n{note}", "text/html": html + stages}, raw=True)
+
+
+def save_page(prediction: Prediction, path: str) -> None:
+    """Run the code, and write its questions as a page that grades answers without Python."""
+    sheet = prediction.compare({})
+    title = sheet.title or "Predict"
+    written = replace_file(Path(path), predictions_page(title, [sheet]).encode())
+    _say(f"{written}: {pluralize(len(sheet.questions), 'question')} that any browser can grade")
 
 
 def show_form(
@@ -284,7 +304,11 @@ def _bundle(form: Form, prediction: Prediction) -> dict[str, Any]:
     document = grade_document(sheet) if sheet.grades else question_document(sheet)
     made = form._repr_mimebundle_()
     bundle = dict(made[0] if isinstance(made, tuple) else made or {})
-    run = prediction.run
-    more = run._repr_mimebundle_() if run is not None and run.record.artifacts else {}
-    html = document_html(document) + more.get("text/html", "")
+    html = document_html(document) + _run_html(prediction)
     return {**bundle, "text/plain": document_text(document), "text/html": html}
+
+
+def _run_html(prediction: Prediction) -> str:
+    run = prediction.run
+    found: dict[str, Any] = run._repr_mimebundle_() if run is not None and run.record.artifacts else {}
+    return str(found.get("text/html", ""))

@@ -22,6 +22,10 @@ _SHORT = {
     "bool": "b8",
 }
 
+_USUAL = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
+DTYPES_CALLED = {name: name for name in _SHORT} | {short: name for name, short in _SHORT.items()} | _USUAL
+"""The dtype with each name that a person types: `f32` and `float` are `float32`."""
+
 
 def dtype_name(dtype: Any) -> str:
     """Name of a dtype: `torch.float32` is `float32`; None is ""."""
@@ -29,11 +33,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def dtype_called(text: str) -> str:
-    """The dtype with a name that a person types: `torch.float32`, `F32` and `float` are `float32`; "" for others."""
-    name = dtype_name(text.strip().lower())
-    usual = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
-    full = {short: long for long, short in _SHORT.items()} | usual
-    return name if name in _SHORT else full.get(name, "")
+    """The dtype with a name that a person types, such as `torch.float32` or `F32`; "" if there is none."""
+    return DTYPES_CALLED.get(dtype_name(text.strip().lower()), "")
 
 
 def error_text(value: float | None) -> str:

@@ -81,13 +81,19 @@ def widget_module() -> str:
 @cache
 def predict_module() -> str:
     """The form of predictions as the ES module for its anywidget."""
-    return join_modules("predict.js")
+    return join_modules("predict_widget.js")
+
+
+@cache
+def predict_page_script() -> str:
+    """The script of a saved page of predictions."""
+    return join_modules("predict_page.js")
 
 
 @cache
 def predict_css() -> str:
     """The style sheets of the form of predictions: the theme's colours, and its own rules."""
-    return "\n".join(map(static_text, [*BASE_STYLES[:2], *OWN_STYLES, LAST_STYLE]))
+    return "\n".join(map(static_text, [*BASE_STYLES[:2], "predict.css", LAST_STYLE]))
 
 
 @cache

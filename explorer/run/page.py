@@ -28,7 +28,7 @@ PAGE = Template("""\
 <style>$style</style>
 </head>
 <body class="tcompile-page">
-<noscript><p>This page shows what torch.compile made of a program. It needs JavaScript, which is turned off here; \
+<noscript><p>This page shows what torch.compile makes of a program. It needs JavaScript, which is turned off here; \
 it loads nothing from anywhere.</p></noscript>
 <main id="tcompile"></main>
 $data
@@ -95,13 +95,14 @@ def _page_of(manifest: dict[str, Any], payload: Payload, title: str) -> str:
     added = frontend.added_modules(payload.record)
     script = frontend.page_loader(added)
     first = Part.pack("", "manifest", manifest)
-    return PAGE.substitute(
-        policy=policy((script, frontend.page_script(added)), style),
-        title=escape(title or "tcompile"),
-        style=style,
-        data="\n".join(_block(part) for part in [first, *payload.parts(), *words_of_languages(payload.record)]),
-        script=script,
-    )
+    data = "\n".join(_block(part) for part in [first, *payload.parts(), *words_of_languages(payload.record)])
+    return html_page(title or "tcompile", style, (script, frontend.page_script(added)), data)
+
+
+def html_page(title: str, style: str, scripts: Sequence[str], data: str) -> str:
+    """A page whose policy allows only these scripts, of which it has the first, and this style."""
+    allowed = policy(scripts, style)
+    return PAGE.substitute(policy=allowed, title=escape(title), style=style, data=data, script=scripts[0])
 
 
 def policy(scripts: Iterable[str], style: str) -> str:

@@ -83,6 +83,10 @@ export class GraphView {
     this.rainbow = null;
     this.frame = 0;
     this.placed = false;
+    /** Where the camera was put: a graph that nobody moved is put there again when its pane changes. */
+    this.start = { scale: 0, left: 0, top: 0 };
+    /** The factor of presenter mode's type. */
+    this.size = 1;
     this.theme = readTheme(this.element);
     /** @type {Map<string, number>} */
     this.widths = new Map();
@@ -184,7 +188,7 @@ export class GraphView {
   /** Show everything. */
   fit() {
     const { camera, scene } = this;
-    camera.scale = Math.min(1.25, this.fittingScale());
+    camera.scale = Math.min(1.25 * this.size, this.fittingScale());
     camera.left = (camera.width - scene.width * camera.scale) / 2;
     camera.top = (camera.height - scene.height * camera.scale) / 2;
     this.paintSoon();
@@ -210,6 +214,11 @@ export class GraphView {
   themeChanged() {
     this.theme = readTheme(this.element);
     this.recolour();
+    const size = Number(getComputedStyle(this.element).getPropertyValue("--tc-size")) || 1;
+    if (size === this.size) return;
+    this.size = size;
+    this.placed = false;
+    this.resize();
   }
 
   destroy() {
@@ -337,21 +346,28 @@ export class GraphView {
     const { camera, canvas, element } = this;
     const [width, height, ratio] = [element.clientWidth, element.clientHeight, window.devicePixelRatio || 1];
     if (!width || !height) return;
+    const { scale, left, top } = this.start;
+    const isMoved = camera.scale !== scale || camera.left !== left || camera.top !== top;
     camera.left += (width - camera.width) / 2;
     Object.assign(camera, { width, height, ratio });
     [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-    if (!this.placed) this.placeAtStart();
+    if (!this.placed || !isMoved) this.placeAtStart();
     this.paint();
   }
 
-  /** All of a small graph; of a big one the top, at a legible size. */
   placeAtStart() {
-    const { camera, scene } = this;
+    const { camera } = this;
     if (!camera.width) return;
     this.placed = true;
     this.fit();
-    if (camera.scale >= LEGIBLE) return;
-    camera.scale = Math.max(LEGIBLE, Math.min(1, (camera.width - 2 * MARGIN) / scene.width));
+    if (camera.scale < LEGIBLE * this.size) this.showTop();
+    this.start = { scale: camera.scale, left: camera.left, top: camera.top };
+  }
+
+  /** The top of a big graph, at a legible size. */
+  showTop() {
+    const { camera, scene } = this;
+    camera.scale = Math.max(LEGIBLE * this.size, Math.min(this.size, (camera.width - 2 * MARGIN) / scene.width));
     const first = scene.items.reduce((top, item) => (item.y < top.y ? item : top), scene.items[0]);
     const wide = scene.width * camera.scale > camera.width;
     camera.left = camera.width / 2 - camera.scale * (wide ? first.x + first.w / 2 : scene.width / 2);

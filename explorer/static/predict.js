@@ -2,9 +2,10 @@
 
 import { h } from "./dom.js";
 
-/** @typedef {import("./widget.js").Model} Model */
+/** What a form needs of anywidget's model. @typedef {Pick<import("./widget.js").Model, "get" | "on" | "off" | "send">} FormModel */
 /** @typedef {{name: string, form: "lines" | "groups" | "number" | "text", ask: string, hint: string}} Question */
-/** @typedef {{title: string, showsCode: boolean, lines: [number, string][], computing: number[], questions: Question[]}} FormData */
+/** @typedef {{title: string, showsCode: boolean, lines: [number, string][], computing: number[],
+ *   hints: string[], isSaved?: boolean, questions: Question[]}} FormData */
 /**
  * @typedef {{question: string, verdict: string, mark: string, given: string, found: string, words: string,
  *   titles: Record<string, string>, explanations: {words: string, stage: string, ids: string[]}[]}} Grade
@@ -14,17 +15,8 @@ const LETTERS = "ABCDEFGH";
 const NONE = "none";
 const SIGNS = { right: "✓", wrong: "✗", unanswered: "–", unreadable: "?", "not graded": "–" };
 
-export default () => ({
-  /** @param {{model: Model, el: HTMLElement}} context */
-  render({ model, el }) {
-    const view = new PredictForm(model);
-    el.append(view.root);
-    return () => view.destroy();
-  },
-});
-
-class PredictForm {
-  /** @param {Model} model */
+export class PredictForm {
+  /** @param {FormModel} model */
   constructor(model) {
     this.model = model;
     /** @type {FormData} */
@@ -39,6 +31,7 @@ class PredictForm {
       h("h3", {}, this.title()),
       this.form.showsCode && !this.form.questions.some(({ form }) => form === "lines" || form === "groups") && this.code(),
       ...this.form.questions.map((question, index) => this.question(question, index)),
+      ...this.form.hints.map((hint) => h("details", { class: "tc-predict-hint" }, h("summary", {}, "Hint"), ...inCode(hint))),
       h("div", { class: "tc-predict-end" }, this.button, this.status));
     this.listeners = /** @type {[string, () => void][]} */ ([
       ["change:state", () => this.update(true)],
@@ -76,7 +69,7 @@ class PredictForm {
     const note = h("p", { class: "tc-predict-note", role: "alert" });
     const grade = h("div", { class: "tc-predict-grade", tabIndex: -1 });
     const field = h("fieldset", { class: "tc-predict-question" },
-      h("legend", {}, h("span", { class: "tc-predict-number" }, `${index + 1}`), question.ask),
+      h("legend", {}, h("span", { class: "tc-predict-number" }, `${index + 1}`), ...inCode(question.ask)),
       this.input(question), note, grade);
     this.places.set(question.name, { note, grade, field });
     return field;
@@ -179,7 +172,8 @@ class PredictForm {
   update(changed) {
     const state = this.model.get("state");
     this.button.disabled = state === "running";
-    this.button.textContent = state === "running" ? "Running…" : state === "graded" ? "Compare again" : "Run and compare";
+    const first = this.form.isSaved ? "Compare" : "Run and compare";
+    this.button.textContent = state === "running" ? "Running…" : state === "graded" ? "Compare again" : first;
     this.root.dataset.state = state;
     const { grades = [] } = this.model.get("grades");
     for (const grade of /** @type {Grade[]} */ (grades)) this.showGrade(grade);
@@ -191,7 +185,7 @@ class PredictForm {
   showStatus() {
     const state = this.model.get("state");
     const { score = "", remark = "" } = this.model.get("grades");
-    const asking = "Nothing has run yet. Answers stay on this computer.";
+    const asking = this.form.isSaved ? "" : "Nothing has run yet: cells below may need it. Answers stay on this computer.";
     const said = state === "running" ? this.model.get("progress") || "The code runs…" : [score, remark].filter(Boolean).join(". ");
     this.status.textContent = state === "asking" ? asking : said;
   }

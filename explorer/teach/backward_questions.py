@@ -32,6 +32,7 @@ MOST_NUMBERS = 64
 CLOSE = 5e-3
 """Relative difference at which a typed number is right: three digits are enough."""
 _SAVED = "saved by the forward"
+_NOT_FINITE = re.compile(r"-?\b(?:nan|inf)\b")
 
 
 def gradients_artifact(gradients: dict[str, Any]) -> Artifact:
@@ -64,7 +65,7 @@ class Gradient(Question):
         if bare in ("none", "no", "no gradient"):
             return None
         try:
-            value = ast.literal_eval(bare)
+            value = ast.literal_eval(_NOT_FINITE.sub(r"'\g<0>'", bare))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             raise AnswerError("give numbers, such as 2.5 or [1, 2]") from None
         return _as_lists(value)
@@ -84,8 +85,8 @@ class Gradient(Question):
         if len(leaves) == 1:
             return leaves[0]
         if self.subject or not leaves:
-            name = self.subject or "with a gradient"
-            raise NotGradableError(f"this can't be graded, because the code leaves no tensor {name} behind")
+            what = f"leaf `{self.subject}` that requires a gradient" if self.subject else "leaf with a gradient"
+            raise NotGradableError(f"this can't be graded, because the code's variables hold no {what}")
         names = ", ".join(f"gradient:{entity.label}" for entity in leaves)
         raise NotGradableError(f"this can't be graded, because several tensors have a gradient: ask for one of {names}")
 
@@ -155,10 +156,8 @@ class Saved(NumberQuestion):
             return "How many of the tensors that the backward needs are inputs or parameters?"
         return "How many tensors does the compiled forward keep for its backward (inputs and parameters included)?"
 
-    def hint(self) -> str:
-        return "a number of bytes, such as 512 or 2 KiB" if self._has_bytes() else super().hint()
-
-    def _has_bytes(self) -> bool:
+    @property
+    def counts_bytes(self) -> bool:
         return self.subject == "bytes"
 
     def find(self, facts: Facts) -> int:
@@ -214,6 +213,8 @@ def _as_lists(value: Any) -> Any:
     """Nested lists of floats. Raises AnswerError for anything else."""
     if isinstance(value, list | tuple):
         return [_as_lists(each) for each in value]
+    if isinstance(value, str) and _NOT_FINITE.fullmatch(value):
+        return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AnswerError("give numbers, such as 2.5 or [1, 2]")
     return float(value)

@@ -24,6 +24,7 @@ from explorer.teach.question import (
     NumberQuestion,
     Question,
     artifacts_of,
+    base_name,
     line_numbers,
     why_absent,
 )
@@ -87,7 +88,7 @@ class Graphs(NumberQuestion):
     stage: ClassVar[str] = "captured"
 
     def ask(self) -> str:
-        return "How many graphs does TorchDynamo capture, over all calls in the code?"
+        return "How many graphs does TorchDynamo capture, over all calls of the compiled function?"
 
     def find(self, facts: Facts) -> int:
         _require_frames(facts.record)
@@ -96,7 +97,7 @@ class Graphs(NumberQuestion):
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
         graphs = compared.record.of_stage("captured")
         sizes = ", ".join(pluralize(len(calls_in(graph)), "operation") for graph in graphs)
-        again = pluralize(len(compared.record.recompiles), "recompilation")
+        again = pluralize(Recompiles().find(compared), "recompilation")
         why = f"{pluralize(len(_breaks(compared.record)), 'graph break')}, {again}"
         words = f"{pluralize(compared.found, 'graph')} ({sizes}): {why}" if graphs else f"no graph: {why}"
         return (Explanation(words, "captured", tuple(graph.id for graph in graphs)),)
@@ -114,9 +115,11 @@ class Recompiles(NumberQuestion):
 
     def find(self, facts: Facts) -> int:
         _require_frames(facts.record)
-        return len(facts.record.recompiles)
+        return sum(not each.limit for each in facts.record.recompiles)
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
+        if not compared.record.of_stage("captured"):
+            return (Explanation("nothing was compiled, so nothing could be compiled again", "breaks"),)
         if not compared.record.recompiles:
             return (Explanation("every call after the first passed the guards", "guards"),)
         return tuple(
@@ -137,9 +140,9 @@ class Changed(NamesQuestion):
 
     def find(self, facts: Facts) -> frozenset[str]:
         _require_frames(facts.record)
-        blamed = [each.argument.removeprefix("global ").lower() for each in facts.record.recompiles]
-        if not all(blamed):
-            raise NotGradableError("this can't be graded, because torch does not say what changed in one recompilation")
+        blamed = [base_name(each.argument.removeprefix("global ").lower()) for each in facts.record.recompiles]
+        if not all(re.fullmatch(r"[\w.]+", name) for name in blamed):
+            raise NotGradableError("this can't be graded, because what changed in one recompilation has no name")
         return frozenset(blamed)
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
@@ -209,17 +212,17 @@ class Plain(Breaks):
     stage: ClassVar[str] = "frame_map"
 
     def ask(self) -> str:
-        return "Which lines run as plain Python, because they are in no graph?"
+        return "Which lines that compute something run as plain Python, because they are in no graph?"
 
     def find(self, facts: Facts) -> frozenset[int]:
         _require_frames(facts.record)
         files = facts.listing.files_in(facts.record)
         lines = (line for frame in facts.record.frames if frame.file in files for line in frame.plain)
-        return frozenset(facts.listing.statement_at(line) for line in lines if line in facts.listing.shown)
+        return frozenset(map(facts.listing.statement_at, lines)).intersection(facts.listing.computing)
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
         lines = self.show(compared.found)
-        words = f"lines that run as plain Python: {lines}" if compared.found else "every line is in a graph"
+        words = f"lines that run as plain Python: {lines}" if compared.found else "all that is computed is in a graph"
         return (Explanation(words, "frame_map"),)
 
 
@@ -245,15 +248,15 @@ class ValueQuestion(Question):
 
     def _named(self, graphs: tuple[Artifact, ...], facts: Facts) -> Entity:
         numbered = re.compile(rf"{re.escape(self.subject)}(_\d+)?")
-        nodes = [entity for graph in graphs for entity in calls_in(graph)]
+        nodes = [node for graph in graphs for node in calls_in(graph) if numbered.fullmatch(node.label)]
         files, lines = facts.listing.files_in(facts.record), facts.listing.assigned(self.subject)
         placed = [node for node in nodes if node.attrs.get("line") in lines and node.attrs.get("file") in files]
         inputs = [entity for graph in graphs for entity in graph.entities if _is_input(entity, self.subject)]
-        known = placed or [node for node in nodes if numbered.fullmatch(node.label)] or inputs
+        known = placed or nodes or inputs
         if not known:
             raise NotGradableError(
                 f"this can't be graded, because no captured graph has a value named {self.subject}: it is no tensor, "
-                "or runs as plain Python"
+                "runs as plain Python, or has another name there"
             )
         return known[-1]
 
@@ -279,7 +282,7 @@ class Shape(ValueQuestion):
         return f"What is the shape of {self._words}?"
 
     def hint(self) -> str:
-        return "sizes with commas between them, such as 8, 64, or scalar"
+        return "sizes with commas between them, such as 8, 64 (any name for a symbolic size), or scalar"
 
     def read(self, text: str) -> tuple[str, ...]:
         bare = text.lower().removeprefix("torch.size").strip("()[] ")
@@ -293,13 +296,19 @@ class Shape(ValueQuestion):
     def find(self, facts: Facts) -> tuple[str, ...]:
         return tuple(str(size) for size in self.value(facts).attrs["shape"])
 
+    def agree(self, given: tuple[str, ...], found: tuple[str, ...]) -> bool:
+        """Whether the sizes are equal; each symbolic size may have any name."""
+        pairs = set(zip(given, found, strict=False))
+        renamed = all(one == other or not (one.isdigit() or other.isdigit()) for one, other in pairs)
+        return len(given) == len(found) and renamed and len(pairs) == len(set(given)) == len(set(found))
+
     def show(self, answer: tuple[str, ...]) -> str:
         return shape_text(answer)
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
         node = self.value(compared)
-        words = f"{self._words} is {shape_text(compared.found)}, the result of `{node.attrs.get('target', node.label)}`"
-        return (Explanation(words, "captured", (node.id,)),)
+        made = "an input" if node.kind == "placeholder" else f"the result of `{node.attrs.get('target', node.label)}`"
+        return (Explanation(f"{self._words} is {shape_text(compared.found)}, {made}", "captured", (node.id,)),)
 
 
 @dataclass(frozen=True)
@@ -355,4 +364,5 @@ def _line(found: GraphBreak, facts: Facts) -> int:
 
 def _recompile_words(found: Recompile) -> str:
     words = found.failures[0].words if found.failures else " ".join(found.reasons)
-    return f"call {found.call_number} compiled again: {words or 'torch gives no reason'}"
+    done = f"not compiled again, because of {found.limit}" if found.limit else "compiled again"
+    return f"call {found.call_number} {done}: {words or 'torch gives no reason'}"

@@ -135,12 +135,12 @@ class Becomes(NamesQuestion):
     """Which ATen operations a captured operation becomes."""
 
     kind: ClassVar[str] = "becomes"
-    stage: ClassVar[str] = "post_grad"
+    stage: ClassVar[str] = "inference"
     subjects: ClassVar[tuple[str, ...] | None] = None
     needs_subject: ClassVar[bool] = True
 
     def ask(self) -> str:
-        return f"Which ATen operations does `{self.subject}` become in the forward pass, before code is generated?"
+        return f"Which ATen operations does `{self.subject}` become in the forward pass, after decomposition?"
 
     def hint(self) -> str:
         return "ATen names with commas between them, such as mul, add"
@@ -149,16 +149,16 @@ class Becomes(NamesQuestion):
         return frozenset(_operator(node) for node in self._nodes(facts.record))
 
     def _nodes(self, record: Record) -> list[Entity]:
-        """The operations before code generation that come from the subject. Raises NotGradableError."""
+        """The decomposed operations that come from the subject. Raises NotGradableError."""
         captured = artifacts_of(record, "captured", "a captured graph")
-        graphs = [graph for graph in record.last_graphs() if graph.half != "backward"]
-        if not graphs:
-            artifacts_of(record, "inference", "a graph of ATen operations")
+        graphs = record.of_stage("forward") + record.of_stage("inference")
+        graphs = graphs or artifacts_of(record, self.stage, "a graph of ATen operations")
         sources = {entity.id for graph in captured for entity in calls_in(graph) if self._is_subject(entity)}
         if not sources:
             raise NotGradableError(f"this can't be graded, because no captured graph calls {self.subject}")
         known = {entity.id: entity for entity in record.entities()}
-        return [node for graph in graphs for node in calls_in(graph) if _origins([node.id], known) & sources]
+        nodes = (node for graph in graphs for node in calls_in(graph) if _operator(node) != "getitem")
+        return [node for node in nodes if _origins([node.id], known) & sources]
 
     def _is_subject(self, entity: Entity) -> bool:
         target = str(entity.attrs.get("target", "")).rsplit(".", 1)[-1]
@@ -166,7 +166,7 @@ class Becomes(NamesQuestion):
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
         nodes = self._nodes(compared.record)
-        stage = compared.record.last_graphs()[0].stage
+        stage = "forward" if compared.record.of_stage("forward") else self.stage
         words = f"`{self.subject}` becomes {', '.join(node.label for node in nodes) or 'nothing'}"
         return (Explanation(words, stage, tuple(node.id for node in nodes)),)
 
@@ -185,10 +185,8 @@ class Traffic(NumberQuestion):
             f"How many bytes do the generated kernels{where} read and write in one call, each byte once for a kernel?"
         )
 
-    def hint(self) -> str:
-        return "a number of bytes, such as 512 or 2 KiB"
-
-    def _has_bytes(self) -> bool:
+    @property
+    def counts_bytes(self) -> bool:
         return True
 
     def find(self, facts: Facts) -> int:

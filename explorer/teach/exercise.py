@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Any
 
 import torch
@@ -49,7 +52,15 @@ class Exercise:
 
     def sheet(self) -> Sheet:
         """The questions, not yet answered."""
-        return Sheet(self.title, self.program.listing, questions_of(self.ask), shows_code=True)
+        return Sheet(self.title, self.program.listing, questions_of(self.ask), shows_code=True, hints=self.hints)
+
+
+def solved_sheets(exercises: Sequence[Exercise]) -> list[Sheet]:
+    """The questions of exercises, graded without answers. Each program is explored once; what it prints is dropped."""
+    programs = {each.program.name: each.program for each in exercises}
+    with redirect_stdout(StringIO()):
+        records = {name: explore_program(program).record for name, program in programs.items()}
+    return [each.sheet().graded(record) for each in exercises if (record := records[each.program.name])]
 
 
 def explore_program(program: Program) -> Outcome:

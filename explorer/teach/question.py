@@ -101,6 +101,11 @@ class Question(ABC):
         """The question as `--ask` spells it: `shape:h`."""
         return f"{self.kind}:{self.subject}" if self.subject else self.kind
 
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether the answer is a number of bytes."""
+        return False
+
     @abstractmethod
     def ask(self) -> str:
         """The question in words."""
@@ -162,7 +167,7 @@ class NumberQuestion(Question, ABC):
     form: ClassVar[Form] = "number"
 
     def hint(self) -> str:
-        return "a number"
+        return "a number of bytes, such as 512 or 2 KiB" if self.counts_bytes else "a number"
 
     def read(self, text: str) -> int:
         if text.lower() in NONE:
@@ -171,7 +176,7 @@ class NumberQuestion(Question, ABC):
         if match is None:
             raise AnswerError("give a number, such as 2")
         unit = match["unit"].lower()
-        if unit in ("kib", "mib", "kb", "mb") and not self._has_bytes():
+        if unit in ("kib", "mib", "kb", "mb") and not self.counts_bytes:
             raise AnswerError("give a number without a unit")
         number = float(re.sub(r"[,_ ]", "", match["number"])) * _UNITS.get(unit, 1)
         if number != int(number):
@@ -179,10 +184,7 @@ class NumberQuestion(Question, ABC):
         return int(number)
 
     def show(self, answer: int) -> str:
-        return f"{answer:,} bytes" if self._has_bytes() else str(answer)
-
-    def _has_bytes(self) -> bool:
-        return False
+        return f"{answer:,} bytes" if self.counts_bytes else str(answer)
 
 
 @dataclass(frozen=True)
@@ -197,14 +199,19 @@ class NamesQuestion(Question, ABC):
     def read(self, text: str) -> frozenset[str]:
         if text.lower() in NONE:
             return frozenset()
-        names = [each.strip(" `'\"[](){}").removesuffix("()").lower() for each in re.split(r"[,;\s]+", text)]
-        found = frozenset(name for name in names if name and name != "and")
+        names = [each.strip(" `'\"[](){}").lower() for each in re.split(r"[,;\s]+", text)]
+        found = frozenset(base_name(name) for name in names if name and name != "and")
         if not found:
             raise AnswerError("give names with commas between them, or none")
         return found
 
     def show(self, answer: frozenset[str]) -> str:
         return ", ".join(sorted(answer)) or "none"
+
+
+def base_name(name: str) -> str:
+    """The variable in an expression such as `options['double']`."""
+    return name.partition("[")[0]
 
 
 def line_numbers(text: str) -> frozenset[int]:
@@ -233,4 +240,5 @@ def why_absent(record: Record, stage: str, title: str) -> str:
         return "this can't be graded, because the cell compiled nothing: call a function or a model in it"
     stages = ", ".join(record.options.stages or ())
     asked = f": only {stages} was asked for" if stages else ""
-    return f"this can't be graded, because this run has no {title}{asked}"
+    bare = re.sub("^(an?|the) ", "", title)
+    return f"this can't be graded, because this run has no {bare}{asked}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,10 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """Questions about a listing. `title` is shown above; `shows_code` is whether the learner sees the listing here."""
+    """Questions about a listing. `title` is shown above; `shows_code` is whether the learner sees the listing here.
+
+    `hints` are folded, the first before the second.
+    """
 
     title: str
     listing: Listing
@@ -35,6 +38,7 @@ class Sheet:
     grades: tuple[Grade, ...] = ()
     shows_code: bool = False
     remark: str = ""
+    hints: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return document_text(grade_document(self) if self.grades else question_document(self))
@@ -75,17 +79,22 @@ def question_document(sheet: Sheet) -> list[Parts]:
     """The questions alone: for a terminal, and for a page on which nobody can answer."""
     items = tuple(f"{each.ask()} ({each.hint()})" for each in sheet.questions)
     head = Text(f"Predict: {sheet.title}" if sheet.title else "Predict", "lead")
-    return [head, *(_code(sheet) if sheet.shows_code else ()), Items(items, bullet="? ")]
+    return [head, *(_code(sheet) if sheet.shows_code else ()), Items(items, bullet="? "), *_hints(sheet)]
 
 
 def grade_document(sheet: Sheet) -> list[Parts]:
     """The answers beside what was found, and what explains each difference."""
-    head = f"Predicted: {sheet.title}" if sheet.title else "Predicted"
+    word = "Predicted" if any(sheet.answers.values()) else "Predict"
+    head = f"{word}: {sheet.title}" if sheet.title else word
     questions = {question.name: question for question in sheet.questions}
     parts = [_graded(questions[grade.question], grade) for grade in sheet.grades]
     score = [Text(sheet.score, "lead")] if any(sheet.answers.values()) else []
     note = [Text(sheet.remark, "warning")] if sheet.remark else []
-    return [Text(head, "lead"), *(_code(sheet) if sheet.shows_code else ()), *parts, *score, *note]
+    return [Text(head, "lead"), *(_code(sheet) if sheet.shows_code else ()), *parts, *score, *note, *_hints(sheet)]
+
+
+def _hints(sheet: Sheet) -> Iterator[Fold]:
+    return (Fold("Hint", (Text(hint),)) for hint in sheet.hints)
 
 
 def _graded(question: Question, grade: Grade) -> Parts:
@@ -125,6 +134,7 @@ def form_data(sheet: Sheet) -> dict[str, Any]:
         "showsCode": sheet.shows_code,
         "lines": [[number, listing.lines[number - 1]] for number in listing.shown],
         "computing": list(listing.computing),
+        "hints": list(sheet.hints),
         "questions": [
             {"name": each.name, "form": each.form, "ask": each.ask(), "hint": each.hint()} for each in sheet.questions
         ],
@@ -133,10 +143,11 @@ def form_data(sheet: Sheet) -> dict[str, Any]:
 
 def grades_data(sheet: Sheet) -> dict[str, Any]:
     """The grades as plain JSON for the widget."""
-    return {"score": sheet.score, "remark": sheet.remark, "grades": [_grade_data(grade) for grade in sheet.grades]}
+    return {"score": sheet.score, "remark": sheet.remark, "grades": [grade_data(grade) for grade in sheet.grades]}
 
 
-def _grade_data(grade: Grade) -> dict[str, Any]:
+def grade_data(grade: Grade) -> dict[str, Any]:
+    """A grade as plain JSON."""
     data: dict[str, Any] = msgspec.to_builtins(grade)
     titles = {each.stage: stage_words(each.stage).title for each in grade.explanations if each.stage}
     return {**data, "mark": VERDICTS[grade.verdict], "titles": titles}

@@ -124,7 +124,12 @@ def test_nobody_there_runs_at_once_and_folds_the_answers(learner: Learner, monke
     with capture_output() as captured:
         cell = "%%predict --ask graphs --stages captured --no-widget\ndef k(x):\n    return x + 1\nk(torch.ones(1))"
         assert learner.shell.run_cell(cell).success
-    shown = next(output.data for output in captured.outputs if "Nobody could answer" in output.data["text/plain"])
+        assert not learner.shell.run_cell("%%predict --ask graphs\nnobody(1)").success
+    (shown,) = (
+        output.data
+        for output in captured.outputs
+        if "Not answered" in output.data["text/plain"] and "k(x)" in output.data["text/html"]
+    )
     assert "found" not in shown["text/plain"]
     assert re.search(r"<details.*What torch.compile does.*found: .*1", shown["text/html"], re.DOTALL)
     assert not (learner.folder / FILE).exists()

@@ -24,11 +24,11 @@ def test_every_module_comes_after_those_it_imports() -> None:
 
 def test_every_module_is_in_the_widget_or_page() -> None:
     joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js", *frontend.ADDED.values())}
-    joined |= {"predict.js", *frontend.in_order("morph_page.js")}
+    joined |= {*frontend.in_order("predict_widget.js", "predict_page.js"), *frontend.in_order("morph_page.js")}
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
-@pytest.mark.parametrize("entry", ["widget.js", "page.js", "predict.js"])
+@pytest.mark.parametrize("entry", ["widget.js", "page.js", "predict_widget.js"])
 def test_bundling_removes_imports_and_comment_blocks(entry: str) -> None:
     text = frontend.join_modules(entry)
     assert not re.search(r"^\s*import\s", text, re.MULTILINE)
@@ -43,6 +43,7 @@ def test_bundling_removes_imports_and_comment_blocks(entry: str) -> None:
         frontend.widget_module,
         frontend.page_loader,
         frontend.predict_module,
+        frontend.predict_page_script,
         partial(frontend.late_module, tuple(frontend.ADDED.values())),
         partial(frontend.page_script, tuple(frontend.ADDED.values())),
     ],

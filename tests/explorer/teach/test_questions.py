@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from compiler.record import Record
 from compiler.record.options import Options
+from explorer.run.frontend import STATIC
 from explorer.teach.ask import QUESTIONS, questions_of
 from explorer.teach.listing import Listing
-from explorer.teach.question import AnswerError
+from explorer.teach.page import saved_form
+from explorer.teach.question import AnswerError, Grade
+from explorer.teach.sheet import Sheet
 from tests.explorer.small_record import SOURCE, small_record
 
 CODE = """\
@@ -24,44 +31,43 @@ def f(x):
 f(x)
 """
 LISTING = Listing(CODE)
+READABLE: list[tuple[str, str, object]] = [
+    ("breaks", "lines 2 and 7", frozenset({2, 7})),
+    ("breaks", "4", frozenset({2})),  # a line inside of a statement
+    ("breaks", "None", frozenset()),
+    ("graphs", "1,024", 1024),
+    ("graphs", "none", 0),
+    ("saved:bytes", "2 KiB", 2048),
+    ("bytes", "64 kB", 64_000),
+    ("fusion", "2+7, 6+7+8", frozenset(map(frozenset, [(2, 7), (6, 7), (6, 8), (7, 8)]))),
+    ("shape", "torch.Size([8, 64])", ("8", "64")),
+    ("shape", "8 × s0", ("8", "s0")),
+    ("shape", "scalar", ()),
+    ("dtype", "torch.bfloat16", "bfloat16"),
+    ("dtype", "f32", "float32"),
+    ("gradient:x", "tensor([1., -2])", [1.0, -2.0]),
+    ("gradient:x", "none", None),
+    ("leaves", "`w`, a.bias", frozenset({"w", "a.bias"})),
+    ("becomes:gelu", "mul, erf; add()", frozenset({"mul", "erf", "add"})),
+    ("shape", "n x 4", ("n", "4")),
+    ("gradient:x", "[nan, -inf]", [float("nan"), float("-inf")]),
+    ("changed", "options['double'], n", frozenset({"options", "n"})),
+]
+UNREADABLE = [
+    ("breaks", "the print"), ("breaks", "99"), ("breaks", "?"), ("graphs", "a few"), ("graphs", "1.5"),
+    ("graphs", "2 KiB"), ("fusion", "2"), ("fusion", "2+99"), ("shape", "8; rm"), ("dtype", "float3"),
+    ("gradient:x", "x + 1"), ("gradient:x", "[" * 500), ("gradient:x", "'1'"), ("leaves", ", ,"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ask", "text", "answer"),
-    [
-        ("breaks", "lines 2 and 7", frozenset({2, 7})),
-        ("breaks", "4", frozenset({2})),  # a line inside of a statement
-        ("breaks", "None", frozenset()),
-        ("graphs", "1,024", 1024),
-        ("graphs", "none", 0),
-        ("saved:bytes", "2 KiB", 2048),
-        ("bytes", "64 kB", 64_000),
-        ("fusion", "2+7, 6+7+8", frozenset(map(frozenset, [(2, 7), (6, 7), (6, 8), (7, 8)]))),
-        ("shape", "torch.Size([8, 64])", ("8", "64")),
-        ("shape", "8 × s0", ("8", "s0")),
-        ("shape", "scalar", ()),
-        ("dtype", "torch.bfloat16", "bfloat16"),
-        ("dtype", "f32", "float32"),
-        ("gradient:x", "tensor([1., -2])", [1.0, -2.0]),
-        ("gradient:x", "none", None),
-        ("leaves", "`w`, a.bias", frozenset({"w", "a.bias"})),
-        ("becomes:gelu", "mul, erf; add()", frozenset({"mul", "erf", "add"})),
-    ],
-)
+@pytest.mark.parametrize(("ask", "text", "answer"), READABLE)
 def test_answers_are_read(ask: str, text: str, answer: object) -> None:
     (question,) = questions_of(ask)
-    assert question.parse(text, LISTING) == answer
+    assert question.show(question.parse(text, LISTING)) == question.show(answer)
     assert question.agree(question.parse(question.show(answer), LISTING), answer)
 
 
-@pytest.mark.parametrize(
-    ("ask", "text"),
-    [
-        ("breaks", "the print"), ("breaks", "99"), ("breaks", "?"), ("graphs", "a few"), ("graphs", "1.5"),
-        ("graphs", "2 KiB"), ("fusion", "2"), ("fusion", "2+99"), ("shape", "8; rm"), ("dtype", "float3"),
-        ("gradient:x", "x + 1"), ("gradient:x", "[" * 500), ("gradient:x", "'1'"), ("leaves", ", ,"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ask", "text"), UNREADABLE)
 def test_unreadable_answers_say_how_to_write_them(ask: str, text: str) -> None:
     (question,) = questions_of(ask)
     with pytest.raises(AnswerError):
@@ -112,3 +118,35 @@ def test_differences_name_the_stage_that_explains_them() -> None:
         assert grade.verdict in ("wrong", "not graded"), grade
         if grade.verdict == "wrong":
             assert all(each.stage for each in grade.explanations), grade
+
+
+@pytest.mark.needs("node")
+def test_saved_page_grades_as_a_kernel_does(tmp_path: Path) -> None:
+    """Each answer against each truth of the same question; answers that can't be read are refused."""
+    questions = {ask: questions_of(ask)[0] for ask, _ in UNREADABLE} | {
+        ask: questions_of(ask)[0] for ask, _, _ in READABLE
+    }
+    forms, answers, expected = [], [], []
+    for ask, _, truth in READABLE:
+        found = questions[ask].show(truth)
+        sheet = Sheet("", LISTING, (questions[ask],), grades=(Grade(ask, "unanswered", "", found),))
+        for text in [text for each, text, _ in READABLE if each == ask] + [
+            text for each, text in UNREADABLE if each == ask
+        ]:
+            is_bad = (ask, text) in UNREADABLE
+            forms.append(saved_form(sheet))
+            answers.append({ask: text})
+            right = not is_bad and questions[ask].agree(questions[ask].parse(text, LISTING), truth)
+            expected.append("unreadable" if is_bad else "right" if right else "wrong")
+    (tmp_path / "cases.json").write_text(json.dumps([forms, answers]))
+    script = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ gradeAnswers, unreadableAnswers }} from "{STATIC / "predict_answers.js"}";
+        const [forms, answers] = JSON.parse(readFileSync("cases.json", "utf-8"));
+        const verdict = (form, given) => Object.keys(unreadableAnswers(form, given)).length
+          ? "unreadable" : gradeAnswers(form, given).grades[0].verdict;
+        console.log(JSON.stringify(forms.map((form, index) => verdict(form, answers[index]))));
+    """
+    (tmp_path / "grade.mjs").write_text(script)
+    told = subprocess.run(["node", "grade.mjs"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert list(zip(answers, json.loads(told), strict=True)) == list(zip(answers, expected, strict=True))
