@@ -215,7 +215,7 @@ def exception(rank: int, odd: bool) -> None:
     def step(x: Tensor) -> Tensor:
         return x.sin()
 
-    @torch.compile
+    @torch.compile  # differs
     def later(x: Tensor) -> Tensor:  # differs
         return x.cos()
 
@@ -257,7 +257,7 @@ def one_more_function(rank: int, odd: bool) -> None:
     def step(x: Tensor) -> Tensor:
         return x.sin()
 
-    @torch.compile
+    @torch.compile  # differs
     def extra(x: Tensor) -> Tensor:  # differs
         return x.cos()
 

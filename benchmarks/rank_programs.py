@@ -212,8 +212,8 @@ def fsdp2_of_compiled_blocks(rank: int, odd: bool) -> None:
 
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3)))
     for block in blocks:
-        block.compile()
         fully_shard(block)
+        block.compile()
     fully_shard(blocks)
     train(blocks)
 

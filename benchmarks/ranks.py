@@ -77,7 +77,7 @@ def _start(case: Any, rank: int, folder: Path, shared: Path, private: Path) -> i
 def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> None:
     import torch
     import torch.distributed as dist
-    from torch._logging import _internal
+    from torch._logging import _internal, structured
 
     from benchmarks.rank_programs import StartAgainError
 
@@ -102,6 +102,7 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
     if handler.stream is not None:
         handler.stream.close()
     handler.stream, handler.root_dir = None, str(folder)
+    structured.INTERN_TABLE.clear()
     case.run(rank, odd)
 
 

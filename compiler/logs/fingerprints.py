@@ -59,6 +59,7 @@ _NOISE = (
     (re.compile(r"0x[0-9a-fA-F]{4,}"), "0x_"),
     (re.compile(r"(___check_(?:obj|type)_id\(.*?, )\d+"), r"\1_"),
     (re.compile(r"\b(ids? == |id=)\d{6,}"), r"\1_"),
+    (re.compile(r"(?<=_)\d{9,}(?=_|\b)"), "_"),
     (re.compile(r"Guard latency = [\d.]+ us"), ""),
     (re.compile(r"\bcuda:\d+"), "cuda:_"),
     (re.compile(r"(type='?\w+'?, index=|\bdevice=)\d+"), r"\1_"),
@@ -73,6 +74,7 @@ _NOISE = (
 _SYMBOL = re.compile(r"\b([su])(\d+)\b")
 _DEFINED = re.compile(r"^\s*(\w+)(?:: \"[^\"]*\")? = ")
 _ALIAS = re.compile(r"(\w+) = (L_\w+)$")
+_TARGET = re.compile(r"(?:aten|prims|torch)\.(\w+)(?:\.\w+)?\(")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\()")
 _NUMBER = re.compile(r"(\d+)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), None\)")
@@ -506,14 +508,22 @@ def _users_place(lines: Sequence[Line], number: int, name: str, compiled: Compil
         if line.place.line and not _OF_TORCH.search(line.place.file)
     ]
     before = next((place for at, place in reversed(users) if at < number), compiled.place)
-    after = next((place for at, place in users if at > number and place.file == before.file), None)
-    last = after.line if after is not None and after.line >= before.line else before.line + _LINES_SEARCHED
+    first = next((at for at, place in reversed(users) if at < number), -1)
+    last, after = next(
+        ((at, place) for at, place in users if at > number and place.file == before.file), (len(lines), None)
+    )
+    until = after.line if after is not None and after.line >= before.line else before.line + _LINES_SEARCHED
     source = _source(before)
     word = name.removesuffix("_coalesced").partition("_into_tensor")[0].removesuffix("_tensor")
-    for line in range(before.line, min(last, len(source)) + 1):
-        if word in source[line - 1]:
-            return Place(before.file, line, before.function, source[line - 1].strip())
-    return before
+    calls = [line for line in range(before.line, min(until, len(source)) + 1) if word in source[line - 1]]
+    same = [
+        at for at in range(first + 1, last) if (found := _COLLECTIVE.search(lines[at].text)) and word in found["name"]
+    ]
+    if not calls:
+        return before
+    from_end = len(same) - same.index(number)
+    line = calls[max(0, len(calls) - from_end)]
+    return Place(before.file, line, before.function, source[line - 1].strip())
 
 
 def _source(place: Place) -> list[str]:
@@ -542,6 +552,18 @@ def _bytes_of(tensor: str) -> int:
     for size in sizes:
         total *= int(size)
     return total
+
+
+def place_of_kernel(name: str, compiled: Compiled) -> Place:
+    """The line of the first operation of a fused kernel, by the operations in its name; unknown if none is found."""
+    words = set(name.partition("fused_")[2].split("_")) - {"", "0"}
+    for kind in ("inference graph", "forward graph", "backward graph", "graph"):
+        for event in compiled.facts.get(kind, ()):
+            for line in _graph_lines(event.payload):
+                target = _TARGET.search(line.text)
+                if target is not None and line.place.line and words & set(target[1].split("_")):
+                    return line.place
+    return Place()
 
 
 def saved_bytes(compiled: Compiled) -> int:

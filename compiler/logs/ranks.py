@@ -29,6 +29,7 @@ from compiler.logs.fingerprints import (
     lines_are_equal,
     lines_of,
     own_group_names,
+    place_of_kernel,
     saved_bytes,
     settings_of,
 )
@@ -340,6 +341,8 @@ class _Pair:
         left, right = changed[kind]
         was, now = _first_change(left, right) if kind != "guards" else (left, right)
         place = _place_of(was, now, left + right)
+        if kind == "kernels":
+            place = place_of_kernel(_kernel_around(left, was) or _kernel_around(right, now), b)
         shown = {"was": _texts(was), "now": _texts(now)}
         if kind == "graph" and any("_c10d_functional" in line.same for line in (*was[:1], *now[:1])):
             return None
@@ -508,6 +511,13 @@ def _first_change(left: Sequence[Line], right: Sequence[Line]) -> tuple[list[Lin
             if tag != "equal":
                 return list(one[start:end]), list(other[first:last])
     return [], []
+
+
+def _kernel_around(lines: Sequence[Line], changed: Sequence[Line]) -> str:
+    """The name of the kernel that the first changed line belongs to, or else of the first kernel; "" without one."""
+    place = lines.index(changed[0]) + 1 if changed else 0
+    names = [(at, found[0]) for at, line in enumerate(lines) if (found := re.search(r"\w+_fused_\w+", line.text))]
+    return next((name for at, name in reversed(names) if at < place), names[0][1] if names else "")
 
 
 def _declares_input(line: Line) -> bool:
