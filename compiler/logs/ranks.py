@@ -36,6 +36,7 @@ from compiler.logs.fingerprints import (
 from compiler.record.plain_text import pluralize
 
 LINES_SHOWN = 3
+_KERNEL = re.compile(r"\b\w+(?= = async_compile\.(?!wait))|extern_kernels\.\w+(?=\()")
 _AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
 _GRAPHS = ("graph", *_AUTOGRAD)
 _NEVER_FIRST = {"tensors of kernels", "schedule of collectives"}
@@ -351,6 +352,10 @@ class _Pair:
         if kind == "graph" and _is_input(was, now):
             words = f"an input of `{b.key.function}` ({b.id}) is {_types(was)} on {self.names[0]} and {_types(now)} on {self.names[1]}"  # fmt: skip  # noqa: E501
             return self._difference("input", words, b, place, **shown)
+        if kind == "kernels" and (chosen := _kernel_words(left, right, self.names)):
+            return self._difference(
+                kind, f"the kernels of `{b.key.function}` ({b.id}) differ: {chosen}", b, place, **shown
+            )
         names = {"graph": "the captured graph", "kernels": "the generated code", "guards": "a guard", "graph break": "a graph break"}  # fmt: skip  # noqa: E501
         words = f"{names.get(kind, f'the {kind}')} of `{b.key.function}` ({b.id}) differs: {_change_words(was, now, self.names)}"  # fmt: skip  # noqa: E501
         return self._difference(kind, words, b, place, **shown)
@@ -511,6 +516,19 @@ def _first_change(left: Sequence[Line], right: Sequence[Line]) -> tuple[list[Lin
             if tag != "equal":
                 return list(one[start:end]), list(other[first:last])
     return [], []
+
+
+def _kernel_words(left: Sequence[Line], right: Sequence[Line], names: tuple[str, str]) -> str:
+    """Which kernels only one of two ranks has; "" if their names are equal."""
+    ours, theirs = ([found[0] for line in side for found in _KERNEL.finditer(line.text)] for side in (left, right))
+    one, other = (list(dict.fromkeys(name for name in side if name not in rest)) for side, rest in ((ours, theirs), (theirs, ours)))  # fmt: skip  # noqa: E501
+    if not (one or other):
+        return ""
+    words = ", ".join(
+        f"`{' '.join(side)}` on {name} alone" for side, name in zip((one, other), names, strict=True) if side
+    )
+    tuned = any(name.startswith(("triton_tem", "extern_kernels", "cpp_gemm")) for name in (*one, *other))
+    return f"{words} (autotuning chose otherwise)" if tuned else words
 
 
 def _kernel_around(lines: Sequence[Line], changed: Sequence[Line]) -> str:

@@ -1,0 +1,60 @@
+"""Facts of a job besides its compilations: how its ranks differ, its cold start, its caches, and a trace of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from compiler.logs.cache_keys import cache_outcomes, compare_caches
+from compiler.logs.cold_start import ColdStart, cold_start_of, write_trace
+from compiler.logs.job import Job
+from explorer.findings.cold_start import cache_change_document, cold_start_document
+from explorer.findings.job_ranks import rank_document
+from explorer.reading.shapes import seconds_text
+from explorer.render.document import Document, Parts, Text
+from explorer.run.files import replace_file
+
+
+def rank_facts(job: Job) -> Document:
+    """Groups of equal ranks, and the first difference of each kind."""
+    return rank_document(job.comparison) or (Text("This job has one rank, so there is nothing to compare."),)
+
+
+def cold_start_facts(job: Job) -> Document:
+    """The cold start of the rank that was ready last, by phase and by function."""
+    starts = cold_starts(job)
+    if not any(each.spans for each in starts.values()):
+        return (Text("The log has no times (no events of `dynamo_timed`)."),)
+    slowest = max(starts, key=lambda number: starts[number].seconds)
+    found = cold_start_document(starts[slowest], cache_outcomes(job.ranks[slowest].log))
+    return (*_ranks_by_time(starts, slowest), *found)
+
+
+def _ranks_by_time(starts: Mapping[int, ColdStart], slowest: int) -> Iterator[Parts]:
+    if len(starts) > 1:
+        first = min(starts, key=lambda number: starts[number].seconds)
+        words = f"Rank {slowest} is ready last, after {seconds_text(starts[slowest].seconds)}"
+        yield Text(f"{words}; rank {first} is ready first, after {seconds_text(starts[first].seconds)}.")
+
+
+def cold_starts(job: Job) -> dict[int, ColdStart]:
+    """The cold start of each rank."""
+    return {number: cold_start_of(rank.log) for number, rank in job.ranks.items()}
+
+
+def changed_caches(first: Job, second: Job) -> Document:
+    """Why the second job missed caches that the first looked up in the same way; the first rank of each is read."""
+    logs = (next(iter(job.ranks.values())).log for job in (first, second))
+    return cache_change_document(compare_caches(*logs))
+
+
+def save_trace(job: Job, path: str | Path) -> Path:
+    """Save the ranks' compile times as a trace that Perfetto and chrome://tracing open; returns the path."""
+    path = Path(path)
+    if path.suffix.lower() != ".json":
+        raise ValueError(f"{str(path)!r}: a trace is saved as '.json'")
+    return replace_file(path, write_trace(cold_starts(job)).encode())
+
+
+FACTS: Mapping[str, Callable[[Job], Document]] = {"ranks": rank_facts, "cold_start": cold_start_facts}
+"""What `tcompile show LOGS NAME` shows besides compilations."""
