@@ -306,7 +306,8 @@ def _places(event: Event, strings: Mapping[int, str]) -> Iterator[Place]:
         if isinstance(frame, dict):
             line = frame.get("line")
             file = strings.get(frame.get("filename", -1), "")
-            yield Place(file, line if isinstance(line, int) else 0, str(frame.get("name", "")), str(frame.get("loc", "")))  # fmt: skip  # noqa: E501
+            number = line if isinstance(line, int) else 0
+            yield Place(file, number, str(frame.get("name", "")), str(frame.get("loc", "")))
 
 
 @lru_cache(maxsize=64)

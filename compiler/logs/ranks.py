@@ -7,15 +7,32 @@ that one: another captured graph has other kernels, too.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
+from typing import Any
 
-from compiler.logs.events import Event, Log
+from compiler.logs.changes import (
+    LINES_SHOWN,
+    change_words,
+    changed_values,
+    declare_input,
+    first_change,
+    first_texts,
+    kernel_around,
+    kernel_words,
+    lines_of_all,
+    memory_words,
+    merged_keys,
+    place_of_change,
+    settings_in,
+    shared_changes,
+    type_words,
+    value_lines,
+    without_common,
+)
+from compiler.logs.events import Log
 from compiler.logs.fingerprints import (
-    CHANGED,
     KINDS,
     Collective,
     Compiled,
@@ -30,13 +47,9 @@ from compiler.logs.fingerprints import (
     lines_of,
     own_group_names,
     place_of_kernel,
-    saved_bytes,
-    settings_of,
 )
 from compiler.record.plain_text import pluralize
 
-LINES_SHOWN = 3
-_KERNEL = re.compile(r"\b\w+(?= = async_compile\.(?!wait))|extern_kernels\.\w+(?=\()")
 _AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
 _GRAPHS = ("graph", *_AUTOGRAD)
 _NEVER_FIRST = {"tensors of kernels", "schedule of collectives"}
@@ -131,23 +144,26 @@ class _Pair:
             yield ended
         yield from self._compilations(ended)
 
-    def _difference(self, kind: str, words: str, compiled: Compiled | None, place: Place | None = None, **more: object) -> Difference:  # fmt: skip  # noqa: E501
+    def _difference(
+        self, kind: str, words: str, compiled: Compiled | None, place: Place | None = None, **more: Any
+    ) -> Difference:
         of = place if place is not None and place.line else compiled.place if compiled is not None else Place()
         compile_id = compiled.id if compiled is not None else ""
-        found = Difference(kind, words, (self.b.rank,), (self.a.rank,), compile_id, of.function, of.file, of.line, of.code)  # fmt: skip  # noqa: E501
-        return replace(found, **more)  # type: ignore[arg-type]
+        ranks = (self.b.rank,), (self.a.rank,)
+        return Difference(kind, words, *ranks, compile_id, of.function, of.file, of.line, of.code, **more)
 
     # Facts of the process
 
     def _process_differences(self) -> Iterator[Difference]:
         a, b = self.a, self.b
         first = next(iter(b.compilations.values()), None)
-        for kind, one, other in (("torch version", a.versions, b.versions), ("environment", a.environment, b.environment)):  # fmt: skip  # noqa: E501
+        sides = ("torch version", a.versions, b.versions), ("environment", a.environment, b.environment)
+        for kind, one, other in sides:
             if one is None or other is None:
                 continue
-            changed = _changes(one, other) if kind == "environment" else _shared_changes(one, other)
+            changed = changed_values(one, other) if kind == "environment" else shared_changes(one, other)
             if changed:
-                yield self._difference(kind, self._changed_words(changed), first, was=_column(changed, 1), now=_column(changed, 2))  # fmt: skip  # noqa: E501
+                yield self._of_values(kind, changed, first)
         yield from self._setting_differences()
 
     def _setting_differences(self) -> Iterator[Difference]:
@@ -157,16 +173,18 @@ class _Pair:
             if other is None or one.configs == other.configs:
                 continue
             both = one.configs.keys() & other.configs.keys()
-            changed = sorted(_shared_changes(_settings(one, both), _settings(other, both)))
+            changed = sorted(shared_changes(settings_in(one, both), settings_in(other, both)))
             if changed:
-                words = self._changed_words(changed)
-                yield self._difference("configuration", words, other, was=_column(changed, 1), now=_column(changed, 2))
+                yield self._of_values("configuration", changed, other)
                 return
 
-    def _changed_words(self, changed: Sequence[tuple[str, str, str]]) -> str:
+    def _of_values(self, kind: str, changed: Sequence[tuple[str, str, str]], compiled: Compiled | None) -> Difference:
+        """The difference of values such as versions and settings: name, value on each side."""
         name, was, now = changed[0]
-        more = f"; {pluralize(len(changed) - 1, 'more value')} differ{'s' if len(changed) == 2 else ''}" if changed[1:] else ""  # fmt: skip  # noqa: E501
-        return f"`{name}` is {was or 'unset'} on {self.names[0]} and {now or 'unset'} on {self.names[1]}{more}"
+        count = len(changed) - 1
+        more = f"; {pluralize(count, 'more value')} differ{'s' if count == 1 else ''}" if count else ""
+        words = f"`{name}` is {was or 'unset'} on {self.names[0]} and {now or 'unset'} on {self.names[1]}{more}"
+        return self._difference(kind, words, compiled, was=value_lines(changed, 1), now=value_lines(changed, 2))
 
     # The end of the log
 
@@ -184,7 +202,8 @@ class _Pair:
                     f"the log of {name} ends while it compiles `{last.key.function}` ({last.id}); "
                     f"{other_name} finished that compilation"
                 )
-                return self._difference("end of the log", words, last, hang=self._wait_words(other, same, name, other_name))  # fmt: skip  # noqa: E501
+                hang = self._wait_words(other, same, name, other_name)
+                return self._difference("end of the log", words, last, hang=hang)
         return None
 
     def _wait_words(self, waiting: RankFacts, since: Compiled, name: str, other_name: str) -> str:
@@ -204,7 +223,7 @@ class _Pair:
         absent = {rank.rank for rank in (self.a, self.b) if rank.unfinished is not None}
         resumed = False
         missing: list[tuple[Key, RankFacts, RankFacts]] = []
-        for key in _merged(list(a), list(b)):
+        for key in merged_keys(list(a), list(b)):
             if key in a and key in b:
                 found = list(self._compilation(a[key], b[key], absent))
                 resumed = resumed or any(each.kind in ("graph break", "failure") for each in found)
@@ -213,7 +232,8 @@ class _Pair:
                 missing.append((key, self.a, self.b) if key in a else (key, self.b, self.a))
         yield from self._missing(missing, ended is not None or resumed)
         if not missing and not in_order(a, b):
-            yield self._difference("order", "the ranks compile the same functions in another order", next(iter(b.values())))  # fmt: skip  # noqa: E501
+            words = "the ranks compile the same functions in another order"
+            yield self._difference("order", words, next(iter(b.values())))
 
     def _missing(self, missing: Sequence[tuple[Key, RankFacts, RankFacts]], explained: bool) -> Iterator[Difference]:
         """Compilations that only one of the ranks made."""
@@ -293,7 +313,7 @@ class _Pair:
             first = self._first(kinds, changed, a, b)
             follows = [*dict.fromkeys(_group_of(kind) for kind in kinds[1:])]
             if first is not None:
-                memory = _memory_words(a, b, self.names)
+                memory = memory_words(a, b, self.names)
                 yield replace(first, follows=tuple(kind for kind in (*follows, memory) if kind and kind != first.kind))
         if cache is not None:
             yield cache
@@ -313,14 +333,14 @@ class _Pair:
         one, other = a.facts.get(kind, []), b.facts.get(kind, [])
         if [event.payload_raw for event in one] == [event.payload_raw for event in other]:
             return None
-        left, right = _lines(one, kind), _lines(other, kind)
+        left, right = lines_of_all(one, kind), lines_of_all(other, kind)
         if len(left) == len(right):
             pairs = list(zip(left, right, strict=True))
             if all(lines_are_equal(x, y, self.a.rank, self.b.rank) for x, y in pairs):
                 self._own_numbers |= kind in _GRAPHS and any(x.same != y.same for x, y in pairs)
                 return None
         if kind == "guards":
-            left, right = _without_common(left, right), _without_common(right, left)
+            left, right = without_common(left, right), without_common(right, left)
             left, right = self._without_own_numbers(left, right)
             return (left, right) if left or right else None
         return left, right
@@ -340,24 +360,25 @@ class _Pair:
         """The difference that the others of a compilation follow from; None if it is one of collectives."""
         kind = kinds[0]
         left, right = changed[kind]
-        was, now = _first_change(left, right) if kind != "guards" else (left, right)
-        place = _place_of(was, now, left + right)
+        was, now = first_change(left, right) if kind != "guards" else (left, right)
+        place = place_of_change(was, now, left + right)
         if kind == "kernels":
-            place = place_of_kernel(_kernel_around(left, was) or _kernel_around(right, now), b)
-        shown = {"was": _texts(was), "now": _texts(now)}
+            place = place_of_kernel(kernel_around(left, was) or kernel_around(right, now), b)
+        shown = {"was": first_texts(was), "now": first_texts(now)}
         if kind == "graph" and any("_c10d_functional" in line.same for line in (*was[:1], *now[:1])):
             return None
         if kind in _AUTOGRAD:
             return self._difference("autograd", self._autograd_words(changed, a, b), b, place, **shown)
-        if kind == "graph" and _is_input(was, now):
-            words = f"an input of `{b.key.function}` ({b.id}) is {_types(was)} on {self.names[0]} and {_types(now)} on {self.names[1]}"  # fmt: skip  # noqa: E501
+        if kind == "graph" and declare_input(was, now):
+            types = f"{type_words(was)} on {self.names[0]} and {type_words(now)} on {self.names[1]}"
+            words = f"an input of `{b.key.function}` ({b.id}) is {types}"
             return self._difference("input", words, b, place, **shown)
-        if kind == "kernels" and (chosen := _kernel_words(left, right, self.names)):
+        if kind == "kernels" and (chosen := kernel_words(left, right, self.names)):
             return self._difference(
                 kind, f"the kernels of `{b.key.function}` ({b.id}) differ: {chosen}", b, place, **shown
             )
-        names = {"graph": "the captured graph", "kernels": "the generated code", "guards": "a guard", "graph break": "a graph break"}  # fmt: skip  # noqa: E501
-        words = f"{names.get(kind, f'the {kind}')} of `{b.key.function}` ({b.id}) differs: {_change_words(was, now, self.names)}"  # fmt: skip  # noqa: E501
+        subject = _SUBJECTS.get(kind, f"the {kind}")
+        words = f"{subject} of `{b.key.function}` ({b.id}) differs: {change_words(was, now, self.names)}"
         return self._difference(kind, words, b, place, **shown)
 
     def _autograd_words(self, changed: Mapping[str, object], a: Compiled, b: Compiled) -> str:
@@ -384,7 +405,9 @@ class _Pair:
                                    was=(str(one),) if one else (), now=(str(other),) if other else ())  # fmt: skip
             return
 
-    def _collective_words(self, one: Collective | None, other: Collective | None, place: int, b: Compiled) -> tuple[str, str]:  # fmt: skip  # noqa: E501
+    def _collective_words(
+        self, one: Collective | None, other: Collective | None, place: int, b: Compiled
+    ) -> tuple[str, str]:
         number = f"collective {place + 1} of graph {b.id}"
         if one is None or other is None:
             present = one or other
@@ -407,11 +430,18 @@ class _Pair:
                     continue
                 if _was_shared(one, other, a, b):
                     return None
-                words = f"the {_CACHE_NAMES[cache]} cache of `{b.key.function}` ({b.id}) is a {one[0]} on {self.names[0]} and a {other[0]} on {self.names[1]}"  # fmt: skip  # noqa: E501
+                outcomes = f"a {one[0]} on {self.names[0]} and a {other[0]} on {self.names[1]}"
+                words = f"the {_CACHE_NAMES[cache]} cache of `{b.key.function}` ({b.id}) is {outcomes}"
                 return self._difference("cache", words, b, was=(one[0],), now=(other[0],))
         return None
 
 
+_SUBJECTS = {
+    "graph": "the captured graph",
+    "kernels": "the generated code",
+    "guards": "a guard",
+    "graph break": "a graph break",
+}
 _CACHE_NAMES = {"aotautograd": "AOTAutograd", "fx_graph": "FX graph"}
 
 
@@ -441,10 +471,12 @@ def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
         odd = tuple(number for number, each in called.items() if each.group != usual)
         others = tuple(number for number, each in called.items() if each.group == usual)
         found = called[odd[0]]
-        words = f"{found.name} is called in group {found.group} on {_rank_words(odd)} and in group {usual} on {_rank_words(others)}"  # fmt: skip  # noqa: E501
-        hang = f"{_capital(_rank_words(others))} and {_rank_words(odd)} wait for each other in different groups: the job hangs."  # fmt: skip  # noqa: E501
-        of = found.place
-        yield Difference("collectives", words, odd, others, found.compile_id, of.function, of.file, of.line, of.code, (f"group {usual}",), (f"group {found.group}",), hang)  # fmt: skip  # noqa: E501
+        few, many, of = _rank_words(odd), _rank_words(others), found.place
+        words = f"{found.name} is called in group {found.group} on {few} and in group {usual} on {many}"
+        hang = f"{_capital(many)} and {few} wait for each other in different groups: the job hangs."
+        where = of.function, of.file, of.line, of.code
+        groups = (f"group {usual}",), (f"group {found.group}",)
+        yield Difference("collectives", words, odd, others, found.compile_id, *where, *groups, hang)
         return
 
 
@@ -452,132 +484,10 @@ def _rank_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _merged(a: list[Key], b: list[Key]) -> list[Key]:
-    """The keys of both ranks in order of compilation."""
-    merged: list[Key] = []
-    for _, start, end, first, last in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        merged += (key for key in (*a[start:end], *b[first:last]) if key not in merged)
-    return list(dict.fromkeys(merged))
-
-
 def _is_same_code(each: tuple[Key, RankFacts, RankFacts], key: Key, has: RankFacts) -> bool:
     other, owner, _ = each
     same = (other.function, other.frame, other.number) == (key.function, key.frame, key.number)
     return owner is not has and same and other.file.rpartition("/")[2] == key.file.rpartition("/")[2]
-
-
-def _changes(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    names = dict.fromkeys((*one, *other))
-    return [(name, one.get(name, ""), other.get(name, "")) for name in names if one.get(name) != other.get(name)]
-
-
-def _shared_changes(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Changes of values that both sides have: a log without a value says nothing of it."""
-    return [change for change in _changes(one, other) if change[1] and change[2]]
-
-
-def _settings(compiled: Compiled, sources: set[str]) -> dict[str, str]:
-    """The settings of a compilation from these sources, with those that were changed for its graph alone."""
-    logged = ((source, text) for source, text in compiled.configs.items() if source in sources)
-    ordered = sorted(logged, key=lambda config: config[0] == CHANGED)
-    return {name: value for prefix, text in ordered for name, value in settings_of(prefix, text).items()}
-
-
-def _column(changed: Sequence[tuple[str, str, str]], which: int) -> tuple[str, ...]:
-    return tuple(f"{change[0]} = {change[which] or 'unset'}" for change in changed)
-
-
-def _lines(events: Sequence[Event], kind: str) -> list[Line]:
-    return [line for event in events for line in lines_of(event, kind)]
-
-
-def _without_common(lines: Sequence[Line], others: Sequence[Line]) -> list[Line]:
-    counts = Counter(line.same for line in others)
-    left: list[Line] = []
-    for line in lines:
-        if counts[line.same]:
-            counts[line.same] -= 1
-        else:
-            left.append(line)
-    return left
-
-
-def _first_change(left: Sequence[Line], right: Sequence[Line]) -> tuple[list[Line], list[Line]]:
-    """The first lines that differ, of both sides: an input that both have, then operations, then other inputs."""
-    inputs = {line.text.partition(":")[0]: line for line in left if _declares_input(line)}
-    for line in right:
-        same = inputs.get(line.text.partition(":")[0]) if _declares_input(line) else None
-        if same is not None and same.same != line.same:
-            return [same], [line]
-    operations = [[line for line in side if not _declares_input(line)] for side in (left, right)]
-    for one, other in (operations, (left, right)):
-        matcher = SequenceMatcher(None, [line.same for line in one], [line.same for line in other], autojunk=False)
-        for tag, start, end, first, last in matcher.get_opcodes():
-            if tag != "equal":
-                return list(one[start:end]), list(other[first:last])
-    return [], []
-
-
-def _kernel_words(left: Sequence[Line], right: Sequence[Line], names: tuple[str, str]) -> str:
-    """Which kernels only one of two ranks has; "" if their names are equal."""
-    ours, theirs = ([found[0] for line in side for found in _KERNEL.finditer(line.text)] for side in (left, right))
-    one, other = (list(dict.fromkeys(name for name in side if name not in rest)) for side, rest in ((ours, theirs), (theirs, ours)))  # fmt: skip  # noqa: E501
-    if not (one or other):
-        return ""
-    words = ", ".join(
-        f"`{' '.join(side)}` on {name} alone" for side, name in zip((one, other), names, strict=True) if side
-    )
-    tuned = any(name.startswith(("triton_tem", "extern_kernels", "cpp_gemm")) for name in (*one, *other))
-    return f"{words} (autotuning chose otherwise)" if tuned else words
-
-
-def _kernel_around(lines: Sequence[Line], changed: Sequence[Line]) -> str:
-    """The name of the kernel that the first changed line belongs to, or else of the first kernel; "" without one."""
-    place = lines.index(changed[0]) + 1 if changed else 0
-    names = [(at, found[0]) for at, line in enumerate(lines) if (found := re.search(r"\w+_fused_\w+", line.text))]
-    return next((name for at, name in reversed(names) if at < place), names[0][1] if names else "")
-
-
-def _declares_input(line: Line) -> bool:
-    return not line.place.line and bool(re.match(r"\w+: \S", line.text)) and " = " not in line.text
-
-
-def _is_input(was: Sequence[Line], now: Sequence[Line]) -> bool:
-    return bool(was and now) and _declares_input(was[0]) and _declares_input(now[0])
-
-
-def _place_of(was: Sequence[Line], now: Sequence[Line], all_lines: Sequence[Line]) -> Place | None:
-    """The code of the first changed line; of an input, the first line that uses it."""
-    changed = next((line for line in (*now, *was) if line.place.line), None)
-    if changed is not None:
-        return changed.place
-    name = next((line.text.partition(":")[0].lower() for line in (*was, *now)), "")
-    uses = (
-        line.place for line in all_lines if line.place.line and name and re.search(rf"\b{re.escape(name)}\b", line.text)
-    )
-    return next(uses, None)
-
-
-def _types(lines: Sequence[Line]) -> str:
-    return f"`{lines[0].text.partition(': ')[2]}`"
-
-
-def _texts(lines: Sequence[Line]) -> tuple[str, ...]:
-    return tuple(line.text.strip() for line in lines[:LINES_SHOWN])
-
-
-def _change_words(was: Sequence[Line], now: Sequence[Line], names: tuple[str, str]) -> str:
-    if was and now:
-        return f"`{was[0].text.strip()}` on {names[0]}, `{now[0].text.strip()}` on {names[1]}"
-    line, name = (now[0], names[1]) if now else (was[0], names[0]) if was else (Line("", ""), "")
-    return f"`{line.text.strip()}` on {name} alone"
-
-
-def _memory_words(a: Compiled, b: Compiled, names: tuple[str, str]) -> str:
-    one, other = saved_bytes(a), saved_bytes(b)
-    if one == other or not (one and other):
-        return ""
-    return f"memory kept for the backward (estimate: {one:,} bytes on {names[0]}, {other:,} on {names[1]})"
 
 
 def _group_of(kind: str) -> str:

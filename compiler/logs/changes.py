@@ -1,0 +1,137 @@
+"""What changed between two texts of a log, such as graphs, guards, settings or kernels, and how to say it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+
+from compiler.logs.events import Event
+from compiler.logs.fingerprints import CHANGED, Compiled, Key, Line, Place, lines_of, saved_bytes, settings_of
+
+LINES_SHOWN = 3
+_KERNEL = re.compile(r"\b\w+(?= = async_compile\.(?!wait))|extern_kernels\.\w+(?=\()")
+
+
+def merged_keys(a: list[Key], b: list[Key]) -> list[Key]:
+    """The keys of both ranks in order of compilation."""
+    merged: list[Key] = []
+    for _, start, end, first, last in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        merged += (key for key in (*a[start:end], *b[first:last]) if key not in merged)
+    return list(dict.fromkeys(merged))
+
+
+def changed_values(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    names = dict.fromkeys((*one, *other))
+    return [(name, one.get(name, ""), other.get(name, "")) for name in names if one.get(name) != other.get(name)]
+
+
+def shared_changes(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Changes of values that both sides have: a log without a value says nothing of it."""
+    return [change for change in changed_values(one, other) if change[1] and change[2]]
+
+
+def settings_in(compiled: Compiled, sources: set[str]) -> dict[str, str]:
+    """The settings of a compilation from these sources, with those that were changed for its graph alone."""
+    logged = ((source, text) for source, text in compiled.configs.items() if source in sources)
+    ordered = sorted(logged, key=lambda config: config[0] == CHANGED)
+    return {name: value for prefix, text in ordered for name, value in settings_of(prefix, text).items()}
+
+
+def value_lines(changed: Sequence[tuple[str, str, str]], which: int) -> tuple[str, ...]:
+    return tuple(f"{change[0]} = {change[which] or 'unset'}" for change in changed)
+
+
+def lines_of_all(events: Sequence[Event], kind: str) -> list[Line]:
+    return [line for event in events for line in lines_of(event, kind)]
+
+
+def without_common(lines: Sequence[Line], others: Sequence[Line]) -> list[Line]:
+    counts = Counter(line.same for line in others)
+    left: list[Line] = []
+    for line in lines:
+        if counts[line.same]:
+            counts[line.same] -= 1
+        else:
+            left.append(line)
+    return left
+
+
+def first_change(left: Sequence[Line], right: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """The first lines that differ, of both sides: an input that both have, then operations, then other inputs."""
+    inputs = {line.text.partition(":")[0]: line for line in left if declares_input(line)}
+    for line in right:
+        same = inputs.get(line.text.partition(":")[0]) if declares_input(line) else None
+        if same is not None and same.same != line.same:
+            return [same], [line]
+    operations = [[line for line in side if not declares_input(line)] for side in (left, right)]
+    for one, other in (operations, (left, right)):
+        matcher = SequenceMatcher(None, [line.same for line in one], [line.same for line in other], autojunk=False)
+        for tag, start, end, first, last in matcher.get_opcodes():
+            if tag != "equal":
+                return list(one[start:end]), list(other[first:last])
+    return [], []
+
+
+def kernel_words(left: Sequence[Line], right: Sequence[Line], names: tuple[str, str]) -> str:
+    """Which kernels only one of two ranks has; "" if their names are equal."""
+    ours, theirs = ([found[0] for line in side for found in _KERNEL.finditer(line.text)] for side in (left, right))
+    one = list(dict.fromkeys(name for name in ours if name not in theirs))
+    other = list(dict.fromkeys(name for name in theirs if name not in ours))
+    if not (one or other):
+        return ""
+    words = ", ".join(
+        f"`{' '.join(side)}` on {name} alone" for side, name in zip((one, other), names, strict=True) if side
+    )
+    tuned = any(name.startswith(("triton_tem", "extern_kernels", "cpp_gemm")) for name in (*one, *other))
+    return f"{words} (autotuning chose otherwise)" if tuned else words
+
+
+def kernel_around(lines: Sequence[Line], changed: Sequence[Line]) -> str:
+    """The name of the kernel that the first changed line belongs to, or else of the first kernel; "" without one."""
+    place = lines.index(changed[0]) + 1 if changed else 0
+    names = [(at, found[0]) for at, line in enumerate(lines) if (found := re.search(r"\w+_fused_\w+", line.text))]
+    return next((name for at, name in reversed(names) if at < place), names[0][1] if names else "")
+
+
+def declares_input(line: Line) -> bool:
+    return not line.place.line and bool(re.match(r"\w+: \S", line.text)) and " = " not in line.text
+
+
+def declare_input(was: Sequence[Line], now: Sequence[Line]) -> bool:
+    return bool(was and now) and declares_input(was[0]) and declares_input(now[0])
+
+
+def place_of_change(was: Sequence[Line], now: Sequence[Line], all_lines: Sequence[Line]) -> Place | None:
+    """The code of the first changed line; of an input, the first line that uses it."""
+    changed = next((line for line in (*now, *was) if line.place.line), None)
+    if changed is not None:
+        return changed.place
+    name = next((line.text.partition(":")[0].lower() for line in (*was, *now)), "")
+    uses = (
+        line.place for line in all_lines if line.place.line and name and re.search(rf"\b{re.escape(name)}\b", line.text)
+    )
+    return next(uses, None)
+
+
+def type_words(lines: Sequence[Line]) -> str:
+    return f"`{lines[0].text.partition(': ')[2]}`"
+
+
+def first_texts(lines: Sequence[Line]) -> tuple[str, ...]:
+    return tuple(line.text.strip() for line in lines[:LINES_SHOWN])
+
+
+def change_words(was: Sequence[Line], now: Sequence[Line], names: tuple[str, str]) -> str:
+    if was and now:
+        return f"`{was[0].text.strip()}` on {names[0]}, `{now[0].text.strip()}` on {names[1]}"
+    line, name = (now[0], names[1]) if now else (was[0], names[0]) if was else (Line("", ""), "")
+    return f"`{line.text.strip()}` on {name} alone"
+
+
+def memory_words(a: Compiled, b: Compiled, names: tuple[str, str]) -> str:
+    one, other = saved_bytes(a), saved_bytes(b)
+    if one == other or not (one and other):
+        return ""
+    return f"memory kept for the backward (estimate: {one:,} bytes on {names[0]}, {other:,} on {names[1]})"
