@@ -235,10 +235,16 @@ class _Listener(logging.Handler):
 
 
 def _outcome(file: Path, seed: int, backend: str) -> Outcome:
-    fn, calls = _program(file, seed)
-    torch._dynamo.reset()
-    run = torch.compile(fn, backend=backend) if backend else fn
-    return run_and_hear([partial(run, *call) for call in calls], [("self", fn), ("calls", calls)])
+    """What the calls of a program do. A patched program sets options of TorchDynamo: the next one must not have them."""
+    options = torch._dynamo.config.get_config_copy()
+    try:
+        fn, calls = _program(file, seed)
+        torch._dynamo.reset()
+        run = torch.compile(fn, backend=backend) if backend else fn
+        return run_and_hear([partial(run, *call) for call in calls], [("self", fn), ("calls", calls)])
+    finally:
+        for name, value in options.items():
+            setattr(torch._dynamo.config, name, value)
 
 
 def _program(file: Path, seed: int | None) -> tuple[Any, Any]:
