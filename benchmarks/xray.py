@@ -235,7 +235,7 @@ class _Listener(logging.Handler):
 
 
 def _outcome(file: Path, seed: int, backend: str) -> Outcome:
-    """What the calls of a program do. A patched program sets options of TorchDynamo: the next one must not have them."""
+    """What the calls of a program do. Options of TorchDynamo that a patched program sets are reset after it."""
     options = torch._dynamo.config.get_config_copy()
     try:
         fn, calls = _program(file, seed)
