@@ -201,6 +201,7 @@ _CAUSES = {
     "size": "shape", "stride": "stride", "dtype": "dtype", "rank": "number of dimensions",
     "requires_grad": "requires_grad", "device index": "device", "dispatch key set": "tensor", "Tensor type": "type",
 }  # fmt: skip
+_SINGLETONS = ("True", "False", "None")
 _STATES = {"grad_mode": "grad mode", "autocast": "autocast", "default_dtype": "default dtype"}
 
 
@@ -242,7 +243,7 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard]) -> GuardFailure
     new = next((value for guard in guards if argument(guard.source) == name for part in guard.code
                 for _, value in [_compared(part)] if value), "")  # fmt: skip
     cause = _cause_of(code, source, old)
-    old_words, new_words = value_words(old), value_words(new)
+    old_words, new_words = (text if text in _SINGLETONS else value_words(text) for text in (old, new))
     change = f"{quote(name)} was {old_words}, is now {new_words or 'another value'}"
     if cause in ("condition", "condition on sizes", "equal sizes"):
         old_words, new_words, change = plain(code), "no longer so", f"`{plain(code)}` no longer holds"
@@ -288,7 +289,7 @@ def _cause_of(code: str, source: str, value: str) -> str:
         return "global"
     if source.startswith(("L['self'].", "self.")):
         return "module attribute"
-    if value in ("True", "False", "None"):
+    if value in _SINGLETONS:
         return "flag"
     return "string" if value[:1] in "'\"" else "number" if _number(value) is not None else "value"
 

@@ -1,0 +1,177 @@
+"""Records of logs: graphs as torch prints them, links between them, kernels, guards, recompilations."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from hashlib import md5
+from pathlib import Path
+
+import pytest
+
+from compiler.logs.capture import failure_of
+from compiler.logs.events import Log
+from compiler.logs.graph_text import parse_graph, type_attrs
+from compiler.logs.job import Job
+from compiler.logs.links import origins_by_name, origins_by_trace
+from compiler.logs.records import record_of
+from compiler.record import Record
+
+CAPTURED = """
+class GraphModule(torch.nn.Module):
+    def forward(self, L_x_: "f32[4, 8][8, 1]cpu", L_w_: "f32[6, 8][8, 1]cpu", L_b_: "f32[6][1]cpu"):
+        l_x_ = L_x_
+        l_w_ = L_w_
+        l_b_ = L_b_
+
+        # File: /home/me/model.py:3 in f, code: return gelu(linear(x, w, b)).sum()
+        linear: "f32[4, 6][6, 1]cpu" = torch._C._nn.linear(l_x_, l_w_, l_b_);  l_x_ = l_w_ = l_b_ = None
+        gelu: "f32[4, 6][6, 1]cpu" = torch._C._nn.gelu(linear, approximate = 'none');  linear = None
+        sum_1: "f32[][]cpu" = gelu.sum();  gelu = None
+        return (sum_1,)
+"""
+TRACED = """
+class GraphModule(torch.nn.Module):
+    def forward(
+        self,
+        primals_1: "f32[4, 8][8, 1]cpu",  # PlainAOTInput(idx=0)
+        primals_2: "f32[6, 8][8, 1]cpu",  # PlainAOTInput(idx=1)
+        primals_3: "f32[6][1]cpu",  # PlainAOTInput(idx=2)
+    ):
+        # File: /home/me/model.py:3 in f, code: return gelu(linear(x, w, b)).sum()
+        permute: "f32[8, 6][1, 8]cpu" = torch.ops.aten.permute.default(primals_2, [1, 0]);  primals_2 = None
+        addmm: "f32[4, 6][6, 1]cpu" = torch.ops.aten.addmm.default(primals_3, primals_1, permute);  permute = None
+        mul: "f32[4, 6][6, 1]cpu" = torch.ops.aten.mul.Tensor(addmm, 0.5)
+        mul_1: "f32[4, 6][6, 1]cpu" = torch.ops.aten.mul.Tensor(addmm, 0.7071067811865476)
+        erf: "f32[4, 6][6, 1]cpu" = torch.ops.aten.erf.default(mul_1);  mul_1 = None
+        add: "f32[4, 6][6, 1]cpu" = torch.ops.aten.add.Tensor(erf, 1);  erf = None
+        mul_2: "f32[4, 6][6, 1]cpu" = torch.ops.aten.mul.Tensor(mul, add);  mul = add = None
+        sum_1: "f32[][]cpu" = torch.ops.aten.sum.default(mul_2);  mul_2 = None
+        return (
+            sum_1,  # PlainAOTOutput(idx=0)
+            primals_1,  # SavedForBackwardsAOTOutput(idx=0)
+        )
+"""
+COND = """
+class GraphModule(torch.nn.Module):
+    def forward(self, L_x_: "f32[4][1]cpu"):
+        l_x_ = L_x_
+        # File: /home/me/model.py:3 in f, code: return torch.cond(x.sum() > 0, g, h, (x,))
+        gt: "b8[][]cpu" = l_x_ > 0
+        cond_true_0 = self.cond_true_0
+        cond_false_0 = self.cond_false_0
+        cond = torch.ops.higher_order.cond(gt, cond_true_0, cond_false_0, (l_x_,));  gt = cond_true_0 = None
+        getitem: "f32[4][1]cpu" = cond[0];  cond = None
+        return (getitem,)
+
+    class cond_true_0(torch.nn.Module):
+        def forward(self, l_x_: "f32[4][1]cpu"):
+            sin: "f32[4][1]cpu" = l_x_.sin()
+            return (sin,)
+
+    class cond_false_0(torch.nn.Module):
+        def forward(self, l_x_: "f32[4][1]cpu"):
+            cos: "f32[4][1]cpu" = l_x_.cos()
+            return (cos,)
+"""
+
+
+def test_printed_graph_is_read_as_an_observed_one_is_shown() -> None:
+    graph = parse_graph(CAPTURED)
+    assert graph.text.splitlines() == [
+        'def forward(self, l_x_: "f32[4, 8][8, 1]cpu", l_w_: "f32[6, 8][8, 1]cpu", l_b_: "f32[6][1]cpu"):',
+        "    # File: /home/me/model.py:3 in f, code: return gelu(linear(x, w, b)).sum()",
+        '    linear: "f32[4, 6][6, 1]cpu" = torch._C._nn.linear(l_x_, l_w_, l_b_)',
+        "    gelu: \"f32[4, 6][6, 1]cpu\" = torch._C._nn.gelu(linear, approximate = 'none')",
+        '    sum_1: "f32[][]cpu" = gelu.sum()',
+        "    return (sum_1,)",
+    ]
+    assert graph.lines == {3: "linear", 4: "gelu", 5: "sum_1", 6: "output"}
+    assert [(node.op, node.target) for node in graph.calls()] == [
+        ("call_function", "torch.linear"), ("call_function", "torch.gelu"), ("call_method", "sum"),
+    ]  # fmt: skip
+    assert type_attrs("bf16[s0, 4][4, 1]cuda:0") == {
+        "dtype": "bfloat16", "shape": ["s0", 4], "stride": [4, 1], "device": "cuda:0",
+    }  # fmt: skip
+
+
+def test_nodes_are_linked_to_the_operations_they_were_traced_from() -> None:
+    traced = parse_graph(TRACED)
+    origins = origins_by_trace(traced, parse_graph(CAPTURED))
+    assert {name: found for name, (found,) in origins.items()} == {
+        "primals_1": "l_x_", "primals_2": "l_w_", "primals_3": "l_b_", "permute": "linear", "addmm": "linear",
+        "mul": "gelu", "mul_1": "gelu", "erf": "gelu", "add": "gelu", "mul_2": "gelu", "sum_1": "sum_1",
+    }  # fmt: skip
+    later = parse_graph(TRACED.replace("addmm", "mm_plus"))
+    assert origins_by_name(later, traced)["mm_plus"] == ("mul", "mul_1"), "a new node takes its users' origins"
+
+
+def test_bodies_stand_beneath_their_call() -> None:
+    graph = parse_graph(COND)
+    assert [line.strip() for line in graph.text.splitlines()[3:9]] == [
+        "cond = torch.ops.higher_order.cond(gt, cond_true_0, cond_false_0, (l_x_,))",
+        'def cond_true_0(l_x_: "f32[4][1]cpu"):',
+        'sin: "f32[4][1]cpu" = l_x_.sin()',
+        "return (sin,)",
+        'def cond_false_0(l_x_: "f32[4][1]cpu"):',
+        'cos: "f32[4][1]cpu" = l_x_.cos()',
+    ]
+    (cond,) = (node for node in graph.nodes if node.name == "cond")
+    assert cond.inputs == ("gt", "l_x_", "cond_true_0.sin", "cond_false_0.cos")
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("tensor 'x' size mismatch at index 0. expected 4, actual 8", ("shape", "x", "4", "8")),
+        ("tensor 'x' dtype mismatch. expected Float, actual Double", ("dtype", "x", "float32", "float64")),
+        ("tensor 'x' requires_grad mismatch. expected requires_grad=0", ("requires_grad", "x", "False", "True")),
+        ("L['k'] == 1   # def f(x, k)  # model.py:3 in f", ("number", "k", "the int 1", "")),
+        ("L['self'].training == True", ("training mode", "self.training", "True", "")),
+        ("___check_type_id(L['k'], 140), type=<class 'int'>", ("type", "k", "int", "")),
+        ("GLOBAL_STATE changed: grad_mode ", ("grad mode", "grad mode", "", "")),
+        ("something of a later torch", ("condition", "", "something of a later torch", "no longer so")),
+    ],
+)
+def test_recompile_reasons_have_causes(reason: str, expected: tuple[str, ...]) -> None:
+    found = failure_of("0/0", reason, ())
+    assert (found.cause, found.argument, found.old, found.new) == expected
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return Job.load(Path(__file__).with_name("two_gpus.tar.gz")).record
+
+
+def test_calls_and_kernels_of_a_gpu_job_are_linked(record: Record) -> None:
+    of_kernels = record["kernels"]
+    calls = [entity for entity in record.entities() if entity.kind in ("call", "extern", "kernel")]
+    assert [entity.id for entity in calls if not entity.origins] == []
+    linked = {entity.label: entity.origins for entity in of_kernels.entities if entity.kind == "extern"}
+    assert linked["_c10d_functional.all_gather_into_tensor.default"] == (
+        "post_grad[0/0 inference].all_gather_into_tensor",
+    )
+    sources = [entity for entity in record.entities() if entity.kind == "line"]
+    reached = {name for line in sources for name in record.linked_ids(line.id)}
+    assert {kernel.id for kernel in record.kernels if kernel.language == "triton"} <= reached
+    assert {"ir", "fused_ir", "autograd", "timing"} <= {problem.stage for problem in record.problems}
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_wrong_checksum_is_a_problem() -> None:
+    head = b"V0102 03:04:05.500000 7 torch/_dynamo/output_graph.py:12] "
+    text = CAPTURED.strip()
+    for checksum, count in ((md5(text.encode(), usedforsecurity=False).hexdigest(), 0), ("0" * 32, 1)):
+        fields = f'{{"dynamo_output_graph": {{}}, "frame_id": 0, "frame_compile_id": 0, "has_payload": "{checksum}"}}'
+        payload = b"".join(b"\t" + line + b"\n" for line in text.encode().split(b"\n"))
+        log = Log(("a.log",), (head + fields.encode() + b"\n" + payload,))
+        assert record_of(log)["captured[0/0]"].entity("gelu").attrs["line"] == 3
+        assert sum("checksum" in problem.reason for problem in log.problems) == count
+
+
+def test_reading_logs_imports_no_torch() -> None:
+    code = (
+        "import sys; from compiler.logs.job import Job;"
+        f"Job.load({str(Path(__file__).with_name('two_gpus.tar.gz'))!r}).record; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
