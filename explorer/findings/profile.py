@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from compiler.logs.profiles import BreakGap, Launch, Span, Trace
 from compiler.record import Artifact, Entity, GraphBreak, KernelTime, Record
 from compiler.record.plain_text import one_line, pluralize
-from explorer.findings.profile_chart import draw_profile
+from explorer.findings.profile_chart import draw_profile, shown_steps, step_spans
 from explorer.findings.timing.words import time_text
 from explorer.reading.plain_text import clip
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import Document, Only, Parts, Picture, Row, Section, Table, Tag, Text, Words
+from explorer.render.document import Chart, Document, Only, Parts, Picture, Row, Section, Table, Tag, Text, Words
 from explorer.render.finding import Finding, as_artifact
 from explorer.render.places import line_link
 from explorer.render.text import document_finding
@@ -25,6 +25,8 @@ _PARAMETER = re.compile(r"[lL]_\w+?_modules_(\w+?)_(?:parameters|buffers)_")
 WRAPPER = "code that calls the kernels"
 ROWS = 200
 """Maximum rows of a table in the document; the DataFrames have all."""
+VIEW = "profile"
+"""The front end's view, which draws the steps above their table."""
 STEP_PARTS = ("compiling", "compiled code", "between graphs", "everything else")
 
 
@@ -315,7 +317,7 @@ def profile_finding(joined: Joined) -> Finding:
     """The finding of a profile: a stage of the record's page."""
     entities = {entity.id: entity for entity in map(_entity, range(len(joined.kernels[:ROWS])), joined.kernels)}
     count = pluralize(len(joined.trace.steps), "step") if joined.trace.steps else time_text(joined.trace.seconds)
-    return document_finding(STAGE, "a profile of a real run", profile_document(joined), entities, count)
+    return document_finding(STAGE, "a profile of a real run", profile_document(joined), entities, count, VIEW)
 
 
 def _entity(number: int, use: KernelUse) -> Entity:
@@ -363,7 +365,10 @@ def steps_part(joined: Joined) -> Section:
              *map(_time, (use.compiling, use.compiled, use.between, use.rest))))
         for use in joined.steps[:ROWS]
     ]  # fmt: skip
-    return _section("Time by step", ("step", "time", *STEP_PARTS), rows, right=(1, 2, 3, 4, 5))
+    head = ("step", "time", *STEP_PARTS)
+    table = Table(head, tuple(rows), right=(1, 2, 3, 4, 5), label="Time by step")
+    data = {"kinds": STEP_PARTS[:-1], "rows": [step_spans(step, joined.trace) for step in shown_steps(joined.trace)]}
+    return Section((Chart("timeline", data, table),), "Time by step")
 
 
 def kernels_part(joined: Joined) -> Section:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
+from typing import Any
 
 from compiler.logs.profiles import Span, Trace
 from explorer.findings.timing.words import time_text
@@ -40,6 +41,29 @@ def shown_steps(trace: Trace) -> list[Span]:
     return [steps[at] for at in sorted({*slowest, len(steps) - 1})]
 
 
+def step_spans(step: Span, trace: Trace) -> dict[str, Any]:
+    """A step for the front end: name, time, and the kind, start and width in percent of each span."""
+    spans = [
+        [name, *(round(100 * each / (step.seconds or 1.0), 3) for each in (begin - step.begin, end - begin))]
+        for name, _, span in _spans(step, trace)
+        for begin, end in [(max(span.begin, step.begin), min(span.end, step.end))]
+    ]
+    return {"name": clip(step.name, 20), "time": time_text(step.seconds), "spans": spans}
+
+
+def _spans(step: Span, trace: Trace) -> Iterator[tuple[str, str, Span]]:
+    """Kind, colour and extent of the spans in a step; compilations last, so that they are drawn on top."""
+    kinds = (
+        [gap.span for gap in trace.compilations],
+        [run.span for run in trace.runs],
+        [gap.span for gap in trace.breaks],
+    )
+    for (name, colour), spans in reversed([*zip(LANES, kinds, strict=True)]):
+        inside = [span for span in spans if span.end > step.begin and span.begin < step.end]
+        for span in sorted(inside, key=lambda span: -span.seconds)[:MOST_SPANS]:
+            yield name, colour, span
+
+
 def _legend() -> Iterator[str]:
     x = LEFT
     for name, colour in LANES:
@@ -54,16 +78,9 @@ def _row(at: int, step: Span, trace: Trace) -> Iterator[str]:
     name = escape(clip(step.name, 20))
     yield f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end" fill="{GREY}">{name}</text>'
     yield f'<rect x="{LEFT}" y="{y + 2}" width="{WIDTH - LEFT - RIGHT}" height="{ROW - 8}" fill="{GREY}" opacity=".2"/>'
-    kinds = ([run.span for run in trace.runs], [gap.span for gap in trace.breaks], [g.span for g in trace.compilations])
-    colours = (LANES[1][1], LANES[2][1], LANES[0][1])
-    for spans, colour in zip(kinds, colours, strict=True):
-        for span in _longest([span for span in spans if span.end > step.begin and span.begin < step.end]):
-            yield _rectangle(span, step, y, colour)
+    for _, colour, span in _spans(step, trace):
+        yield _rectangle(span, step, y, colour)
     yield f'<text x="{WIDTH - RIGHT + 6}" y="{y + 15}" fill="{GREY}">{time_text(step.seconds)}</text>'
-
-
-def _longest(spans: Sequence[Span]) -> Sequence[Span]:
-    return sorted(spans, key=lambda span: -span.seconds)[:MOST_SPANS]
 
 
 def _rectangle(span: Span, step: Span, y: int, colour: str) -> str:

@@ -6,6 +6,7 @@ import { showKeys } from "./keys.js";
 import { MemoryView } from "./memory_view.js";
 import { savePicture } from "./picture_file.js";
 import { present } from "./presenter.js";
+import { ProfileView } from "./profile_view.js";
 import { ProgramMapView } from "./program_map.js";
 import { StepsView } from "./steps_view.js";
 import { TimingView } from "./timing_view.js";
@@ -18,6 +19,7 @@ Object.assign(TOOLS, { savePicture, showKeys, present });
 export const LATE_VIEWS = {
   comparison: ComparisonView,
   memory_chart: MemoryView,
+  profile: ProfileView,
   program_map: ProgramMapView,
   steps: StepsView,
   times: TimingView,
