@@ -27,6 +27,8 @@ from compiler.record import GraphHalf
 
 MOST_BYTES = 512 * 2**20
 """Maximum size of a profile, after unpacking."""
+MOST_OBJECTS, MOST_VALUES = 6_000_000, 60_000_000
+"""Maximum numbers of `{` and of `,`: a few bytes of JSON can decode to much larger objects."""
 
 Kind = Literal["kernel", "operator", "between"]
 _MICRO = 1e-6
@@ -191,6 +193,8 @@ def profile_bytes(path: str | Path) -> bytes:
         os.close(descriptor)
     if len(data) > MOST_BYTES:
         raise ProfileError(f"{path}: this has more than {MOST_BYTES / 1e6:,.0f} MB unpacked, the most that is read")
+    if data.count(b"{") > MOST_OBJECTS or data.count(b",") > MOST_VALUES:
+        raise ProfileError(f"{path}: this has more than {MOST_OBJECTS:,} objects or {MOST_VALUES:,} values")
     return data
 
 
@@ -238,6 +242,8 @@ def _timed(event: _Event) -> _Timed | None:
     if begin is None or duration is None or duration < 0:
         return None
     category = event.cat if isinstance(event.cat, str) else ""
+    if category not in _ON_HOST and category not in _ON_DEVICE:
+        return None  # such as `python_function`, of which there are most
     thread = f"{event.pid}/{event.tid}"
     return _Timed(str(event.name), category, thread, begin, begin + duration, event.args or _Args())
 
