@@ -255,7 +255,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Context:
     """What encloses an event. `region` is the index of the event of a compiled region, `run` that of a graph's run."""
 
@@ -264,6 +264,9 @@ class _Context:
     half: GraphHalf = ""
     run: int = -1
     compiling: bool = False
+
+
+_OUTERMOST = _Context()
 
 
 class _Reader:
@@ -309,7 +312,7 @@ class _Reader:
                 open_events.pop()
             event.parent = open_events[-1] if open_events else -1
             open_events.append(place)
-        self._contexts = [_Context() for _ in self._host]
+        self._contexts = [_OUTERMOST] * len(self._host)
 
     @staticmethod
     def _encloses(outer: _Timed, inner: _Timed) -> bool:
@@ -327,24 +330,26 @@ class _Reader:
     def _enter(self, place: int, compiles: dict[int, str]) -> None:
         """Determine what an event is, from its name and from what encloses it."""
         event = self._host[place]
-        outer = self._contexts[event.parent] if event.parent >= 0 else _Context()
-        self._contexts[place] = inner = replace(outer)
-        if place in compiles or event.name.endswith(" (dynamo_timed)"):
-            inner.compiling, inner.run = True, -1
+        outer = inner = self._contexts[event.parent] if event.parent >= 0 else _OUTERMOST
+        name = event.name
+        if place in compiles or name.endswith(" (dynamo_timed)"):
+            inner = replace(outer, compiling=True, run=-1)
             if not outer.compiling:
                 self._gaps.append(CompileGap(self._span(event), compiles.get(place, "")))
-        elif (region := _REGION.match(event.name)) is not None:
-            inner.region, inner.graph, inner.half, inner.run = place, region.group(1), "", -1
-        elif event.name == _FORWARD and (number := _number(event.args.sequence)) is not None:
-            inner.half, self._graph_of_forward[number] = "forward", outer.graph
-        elif event.name == _BACKWARD:
+        elif (region := _REGION.match(name)) is not None:
+            inner = _Context(place, region.group(1), compiling=outer.compiling)
+        elif name == _FORWARD and (number := _number(event.args.sequence)) is not None:
+            inner = replace(outer, half="forward")
+            self._graph_of_forward[number] = outer.graph
+        elif name == _BACKWARD:
             number = _number(event.args.sequence)
-            inner.graph, inner.half = self._graph_of_forward.get(-1.0 if number is None else number, ""), "backward"
-        elif (called := _FX_GRAPH.match(event.name)) is not None and not outer.compiling:
-            inner.half = outer.half or "inference"
-            inner.run = len(self._runs)
+            graph = self._graph_of_forward.get(number, "") if number is not None else ""
+            inner = replace(outer, graph=graph, half="backward")
+        elif (called := _FX_GRAPH.match(name)) is not None and not outer.compiling:
+            inner = replace(outer, half=outer.half or "inference", run=len(self._runs))
             self._runs.append(GraphRun(self._span(event), outer.graph, inner.half, called.group(1)))
             self._run_events.append(place)
+        self._contexts[place] = inner
 
     def _span(self, event: _Timed) -> Span:
         begin, seconds = (event.begin - self._first) * _MICRO, (event.end - event.begin) * _MICRO
@@ -369,7 +374,7 @@ class _Reader:
         runs_on_gpu: set[int] = set()
         for event in self._device:
             place = launched.get(_number(event.args.correlation), -1)
-            context = self._contexts[place] if place >= 0 else _Context()
+            context = self._contexts[place] if place >= 0 else _OUTERMOST
             runs_on_gpu.add(context.run)
             yield Launch(
                 self._span(event),
