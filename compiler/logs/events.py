@@ -7,6 +7,7 @@ lines of their own between events. The format is that of `torch/_logging/_intern
 
 from __future__ import annotations
 
+import mmap as mapping
 import re
 from array import array
 from collections import Counter
@@ -24,6 +25,10 @@ Text = bytes | mmap
 _HEAD = re.compile(rb"^V(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(\d+) ([^\n\]]{1,500}):(\d+)\] (?=\{)", re.MULTILINE)
 _END_OF_PAYLOAD = re.compile(rb"\n(?!\t)")
 _KIND = re.compile(rb'\{"([a-z_0-9]{1,64})"')
+_FREE: int | None = getattr(mapping, "MADV_DONTNEED", None)  # Windows has none
+_PAGES_KEPT = 64 * 2**20
+_LONGEST_START = 2048
+"""Maximum bytes of an event before its JSON."""
 _LONGEST_HEAD = 8 * 2**20
 """Maximum bytes of an event's JSON; torch's longest (stacks, sizes of large graphs) have a few hundred kilobytes."""
 
@@ -126,9 +131,13 @@ class Log:
 
     def heads(self) -> Iterator[bytes]:
         """The first line of each event, undecoded."""
-        index = self._index
+        index, given_back = self._index, 0
         for part, start, end in zip(index.parts, index.starts, index.payloads, strict=True):
-            yield self.texts[part][start:end]
+            text = self.texts[part]
+            yield text[start:end]
+            if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
+                give_back(text)
+                given_back = start
 
     def texts_of_events(self) -> Iterator[tuple[bytes, bytes]]:
         """The first line and the whole text of each event, undecoded."""
@@ -186,6 +195,23 @@ def compile_id(values: dict[str, Any]) -> str:
     return in_frame if autograd is None else f"!{autograd}" + (f"/{in_frame}" if in_frame else "")
 
 
+def _next_head(text: Text, place: int) -> re.Match[bytes] | None:
+    """The next start of an event. Lines of gigabytes are searched piece by piece, and not kept in memory."""
+    while place < len(text):
+        if (head := _HEAD.search(text, place, place + _PAGES_KEPT + _LONGEST_START)) is not None:
+            return head
+        place += _PAGES_KEPT
+        if isinstance(text, mmap):
+            give_back(text)
+    return None
+
+
+def give_back(text: mmap) -> None:
+    """Let the system take back the memory of a mapped file; it is read again when it is needed."""
+    if _FREE is not None:
+        text.madvise(_FREE)
+
+
 class _Index:
     """Where events are, and of what kind, in arrays of numbers: some 30 bytes for each event."""
 
@@ -199,8 +225,8 @@ class _Index:
 
     def scan(self, part: int, text: Text) -> None:
         """Add the events of one file. An event ends at the first line that has no tab at its start."""
-        place = 0
-        while (head := _HEAD.search(text, place)) is not None:
+        place = given_back = 0
+        while (head := _next_head(text, place)) is not None:
             line_end = text.find(b"\n", head.end(), head.end() + _LONGEST_HEAD)
             line_end = min(head.end() + _LONGEST_HEAD, len(text)) if line_end < 0 else line_end
             after = _END_OF_PAYLOAD.search(text, line_end)
@@ -213,3 +239,8 @@ class _Index:
             self.payloads.append(line_end)
             self.ends.append(end)
             place = end
+            if isinstance(text, mmap) and place - given_back > _PAGES_KEPT:
+                give_back(text)
+                given_back = place
+        if isinstance(text, mmap):
+            give_back(text)

@@ -147,6 +147,8 @@ def _add_content(name: str, text: Text, found: _Found) -> None:
             found.texts[name.removesuffix(".gz")] = unpacked
     elif _is_tar(start):
         _add_tar(text, found)
+    elif len(text) > SMALL_FILE and _FIRST_EVENT.search(text, 0, SMALL_FILE) is None:
+        found.leave_out(name, f"{_what_it_is(text)} (its first {SMALL_FILE / 1e6:.0f} MB were searched)")
     else:
         found.texts[name] = text
 

@@ -174,7 +174,7 @@ class _Reader:
         self.returned: dict[str, tuple[str, ...]] = {}
 
     def rows(self, module: _Module, path: str, opening: str) -> Iterator[Row]:
-        lines, comments = _joined("\n".join(module.lines).strip("\n").split("\n"))
+        lines, comments = _joined(module.lines)
         parameters = _parameters(lines)
         renamed = {
             match["value"]: match["name"] for line in lines[:2000]

@@ -108,11 +108,12 @@ def test_nodes_are_linked_to_the_operations_they_were_traced_from() -> None:
 
 def test_bodies_stand_beneath_their_call() -> None:
     graph = parse_graph(COND)
-    assert [line.strip() for line in graph.text.splitlines()[3:9]] == [
+    assert [line.strip() for line in graph.text.splitlines()[3:10]] == [
         "cond = torch.ops.higher_order.cond(gt, cond_true_0, cond_false_0, (l_x_,))",
         'def cond_true_0(l_x_: "f32[4][1]cpu"):',
         'sin: "f32[4][1]cpu" = l_x_.sin()',
         "return (sin,)",
+        "",
         'def cond_false_0(l_x_: "f32[4][1]cpu"):',
         'cos: "f32[4][1]cpu" = l_x_.cos()',
     ]
