@@ -31,7 +31,7 @@ _KERNEL = re.compile(rb"^\t?\w+ = async_compile\.(?!wait\b)\w+\(", re.MULTILINE)
 _PLACE = re.compile(r"Graph break in user code at (.+):(\d+)\n")
 _CACHE = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 _LIMIT = re.compile(r"recompile.?limit|cache.?size.?limit", re.IGNORECASE)
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
+INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
 _KINDS = (
     "dynamo_start", "artifact", "dynamo_output_graph", "aot_joint_graph", "inductor_output_code",
     "compiled_autograd_graph", "compilation_metrics", "bwd_compilation_metrics",
@@ -273,7 +273,7 @@ class _Reader:
         name = frame.get("filename")
         file = self.log.strings.get(name, "") if isinstance(name, int) else _text(name)
         line = int(_number(frame.get("line")) or 0)
-        installed = bool(_INSTALLED.search(file))
+        installed = bool(INSTALLED.search(file))
         return Span(file, line, function=_text(frame.get("name")), code=_text(frame.get("loc")), installed=installed)
 
 

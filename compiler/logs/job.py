@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from compiler.logs.compilations import Compilation, compilations_of
 from compiler.logs.events import Log, LogProblem
 from compiler.logs.files import read_logs
 from compiler.logs.ranks import Difference, RankComparison, compare_ranks
@@ -22,6 +23,11 @@ class Rank:
 
     number: int
     log: Log
+
+    @cached_property
+    def compilations(self) -> tuple[Compilation, ...]:
+        """The compilations, in the order in which they started; their graphs are not read."""
+        return compilations_of(self.log)
 
     @cached_property
     def record(self) -> Record:
@@ -50,9 +56,14 @@ class Job:
     @classmethod
     def load(cls, path: str | Path) -> Job:
         """Read the logs at a path; nothing in them is executed. Raises LogError and OSError."""
+        return cls.of_logs(path, read_logs(path))
+
+    @classmethod
+    def of_logs(cls, path: str | Path, logs: Iterable[Log]) -> Job:
+        """The job with these logs; `path` names it."""
         ranks: dict[int, Rank] = {}
         left_out: list[LogProblem] = []
-        for log in read_logs(path):
+        for log in logs:
             number = log.rank if log.rank is not None else _free_number(ranks)
             if number in ranks:
                 words = f"rank {number} has another log, of a later start; that one is shown"

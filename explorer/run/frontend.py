@@ -97,15 +97,27 @@ def predict_css() -> str:
 
 
 @cache
-def page_script(added: tuple[str, ...] = ()) -> str:
-    """The front end's script for a saved page, with the `added` modules."""
-    return join_modules(*added, "page.js")
+def job_module() -> str:
+    """The index of a job as the ES module for its anywidget."""
+    return join_modules("job_widget.js")
 
 
 @cache
-def page_loader(added: tuple[str, ...] = ()) -> str:
+def job_css() -> str:
+    """The explorer's style sheets, and that of the index of a job."""
+    return f"{css()}\n{static_text('job.css')}"
+
+
+@cache
+def page_script(added: tuple[str, ...] = (), entry: str = "page.js") -> str:
+    """The front end's script for a saved page, with the `added` modules; `entry` opens the page."""
+    return join_modules(*added, entry)
+
+
+@cache
+def page_loader(added: tuple[str, ...] = (), entry: str = "page.js") -> str:
     """The script in a saved page, which unpacks `page_script` and runs it."""
-    return _unpacking_script(page_script(added)) + AS_ELEMENT
+    return _unpacking_script(page_script(added, entry)) + AS_ELEMENT
 
 
 def added_modules(record: Record) -> tuple[str, ...]:
@@ -123,7 +135,7 @@ def _unpacking_script(script: str) -> str:
 #: The base style sheets, in cascade order; style sheets of single views follow.
 BASE_STYLES = ("shared.css", "style.css", "panes.css", "text.css", "inspector.css", "surroundings.css")
 #: Style sheets of other widgets and pages than the explorer's.
-OWN_STYLES = ("morph.css", "predict.css")
+OWN_STYLES = ("job.css", "morph.css", "predict.css")
 #: The style sheet for print and forced colours, which overrides all others.
 LAST_STYLE = "media.css"
 

@@ -95,7 +95,7 @@ def _page_of(manifest: dict[str, Any], payload: Payload, title: str) -> str:
     added = frontend.added_modules(payload.record)
     script = frontend.page_loader(added)
     first = Part.pack("", "manifest", manifest)
-    data = "\n".join(_block(part) for part in [first, *payload.parts(), *words_of_languages(payload.record)])
+    data = "\n".join(block(part) for part in [first, *payload.parts(), *words_of_languages(payload.record)])
     return html_page(title or "tcompile", style, (script, frontend.page_script(added)), data)
 
 
@@ -118,7 +118,11 @@ def _digest(text: str) -> str:
     return base64.b64encode(sha256(text.encode()).digest()).decode()
 
 
-def _block(part: Part) -> str:
-    """A data block: a script element of a type that no browser runs; base64 text can't close the element."""
+def block(part: Part, record: str = "") -> str:
+    """A data block: a script element of a type that no browser runs; base64 text can't close the element.
+
+    `record` names the record that the part belongs to, on a page with several.
+    """
     about = f'data-artifact="{escape(part.artifact)}" data-part="{part.name}" data-digest="{part.digest}"'
+    about += f' data-record="{escape(record)}"' if record else ""
     return f'<script type="application/x-tcompile" {about}>{base64.b64encode(part.data).decode()}</script>'

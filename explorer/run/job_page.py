@@ -1,0 +1,152 @@
+"""A job as one self-contained page: the index of its compilations, and the records of the costly ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from compiler.logs.compilations import Compilation
+from compiler.logs.events import Log
+from compiler.logs.files import LogError, read_logs
+from compiler.logs.follow import traces_in
+from compiler.logs.job import Job, Rank
+from compiler.record.plain_text import pluralize
+from explorer.findings.job import LABELS, RankCompilations, job_document, opened_name
+from explorer.reading.shapes import seconds_text
+from explorer.render.document import Document, payload
+from explorer.render.text import document_text
+from explorer.run import frontend
+from explorer.run.files import replace_file
+from explorer.run.page import PAGE, block, policy
+from explorer.run.payload import Payload
+from explorer.run.payload_part import Part, words_of_languages
+
+ENTRY = "job_page.js"
+MOST_BYTES, MOST_RECORDS = 12 * 2**20, 40
+"""Maximum size of a page's records, and their maximum number."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """A page. `left_out` are the compilations without a record in it, as its links name them."""
+
+    html: str
+    count: int
+    left_out: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """How many records the page has."""
+        if not self.left_out:
+            return (
+                f"with the records of {pluralize(self.count, 'compilation')}" if self.count else "without compilations"
+            )
+        return f"with the records of the {self.count - len(self.left_out)} costliest of {self.count:,} compilations"
+
+
+def index_of(job: Job) -> Document:
+    """The index of a job as a document."""
+    is_one = len(job.ranks) == 1
+    ranks = [RankCompilations(None if is_one else number, rank.compilations) for number, rank in job.ranks.items()]
+    problems = [f"{problem.file}: {problem.reason}" for problem in job.problems]
+    return job_document(title_of(job), ranks, problems)
+
+
+def index_text(job: Job) -> str:
+    """The index of a job as text."""
+    return document_text(index_of(job))
+
+
+def title_of(job: Job) -> str:
+    return job.path.name or "job"
+
+
+def page_of(job: Job, *, explains: bool = True) -> JobPage:
+    """The page of a job. With `explains`, words in code are explained, which imports torch."""
+    named = list(_by_cost(job))
+    kept: dict[str, list[Part]] = {}
+    words: dict[str, dict[str, Any]] = {}
+    left = MOST_BYTES
+    for name, rank, one in named[:MOST_RECORDS]:
+        parts, glossary = _record_parts(rank, one, explains)
+        size = sum(len(part.data) for part in parts) * 4 // 3
+        if size > left:
+            continue
+        left -= size
+        kept[name] = parts
+        for part in glossary:
+            words.setdefault(part.artifact, {}).update(part.content())
+    data = {
+        "title": title_of(job), "document": payload(index_of(job)), "count": len(named),
+        "how": f"tcompile show {job.path} ID",
+    }  # fmt: skip
+    shared = [Part.pack("", "index", data), *(Part.pack(language, "words", each) for language, each in words.items())]
+    blocks = chain(map(block, shared), (block(part, name) for name, parts in kept.items() for part in parts))
+    return JobPage(_html(title_of(job), blocks), len(named), tuple(name for name, *_ in named if name not in kept))
+
+
+def _by_cost(job: Job) -> Iterator[tuple[str, Rank, Compilation]]:
+    """Compilations of all ranks with their names, the costliest first."""
+    is_one = len(job.ranks) == 1
+    found = [(number, rank, one) for number, rank in job.ranks.items() for one in rank.compilations]
+    for number, rank, one in sorted(found, key=lambda each: -each[2].total):
+        yield opened_name(None if is_one else number, one.id), rank, one
+
+
+def _record_parts(rank: Rank, one: Compilation, explains: bool) -> tuple[list[Part], Sequence[Part]]:
+    """The data of a compilation's record, and the glossary of its languages."""
+    record = rank.record_of(one.id).with_fields(title=f"{one.function} ({one.place}), compilation {one.id}")
+    made = Payload(record)
+    glossary = list(words_of_languages(made.record)) if explains else []
+    return [Part.pack("", "manifest", made.manifest()), *made.parts()], glossary
+
+
+def _html(title: str, blocks: Iterable[str]) -> str:
+    style = frontend.job_css()
+    script = frontend.page_loader((), ENTRY)
+    return PAGE.substitute(
+        policy=policy((script, frontend.page_script((), ENTRY)), style),
+        title=escape(title),
+        style=style,
+        data="\n".join(blocks),
+        script=script,
+    )
+
+
+def write_job_page(job: Job, output: Path, *, explains: bool = True) -> JobPage:
+    """Write the page of a job. Raises OSError."""
+    page = page_of(job, explains=explains)
+    replace_file(output, page.html.encode())
+    return page
+
+
+def write_page_of_traces(folder: Path, before: Collection[Path], output: Path) -> str:
+    """Write the page of the traces in a directory, without those that were there before. Returns what to tell.
+
+    Raises OSError.
+    """
+    logs: list[Log] = []
+    problems: list[str] = []
+    for path in traces_in(folder, before):
+        try:
+            logs += read_logs(path)
+        except LogError as error:
+            problems.append(str(error))
+    if not logs:
+        return "; ".join(problems) or "torch.compile compiled nothing, or the program chose a TORCH_TRACE of its own"
+    job = Job.of_logs(folder, logs)
+    page = write_job_page(job, output, explains=False)
+    return f"{summary(job)}; {output}, {page.words}; the trace: {folder}"
+
+
+def summary(job: Job) -> str:
+    """One line: how many compilations, for how long, and how many fell back."""
+    found = [one for rank in job.ranks.values() for one in rank.compilations]
+    counts = Counter(one.status for one in found if one.status not in ("compiled", "cached", "empty"))
+    told = "".join(f", {count} {LABELS[status]}" for status, count in counts.most_common())
+    return f"{pluralize(len(found), 'compilation')}, {seconds_text(sum(one.total for one in found))}{told}"
