@@ -1,4 +1,4 @@
-"""The `tcompile` command: explore or x-ray code, decompose an operator, show a saved record or write its page."""
+"""The `tcompile` command: explore or x-ray code, decompose an operator, show a record or a job, or write its page."""
 
 from __future__ import annotations
 
@@ -58,6 +58,17 @@ example:
 """
 
 
+_SHOW = """\
+Show a saved record or one stage of it, or what torch.compile did in a job that wrote logs (TORCH_TRACE).
+
+examples:
+  tcompile show run.json captured
+  tcompile show trace_dir                 # all compilations
+  tcompile show trace_dir 0/1             # one of them
+  tcompile show trace_dir 0/1 kernels
+"""
+
+
 class UsageError(ValueError):
     """Raised for wrong usage of the command; the message is one line."""
 
@@ -102,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_show(commands)
     _add_report(commands)
     _add_caches(commands)
+    # `tcompile.__main__` runs this one, before anything else is imported.
+    commands.add_parser("run", help="run a command, and write a page of all that torch.compile did in it")
     return parser
 
 
@@ -175,14 +188,18 @@ def _add_decompose(commands: Any) -> None:
 
 def _add_show(commands: Any) -> None:
     command = commands.add_parser(
-        "show", help="show a saved record in the terminal", description="Show a saved record, or one stage of it."
-    )
+        "show", help="show a saved record, or the logs of a job, in the terminal", description=_SHOW,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     facts = ", ".join(capture_text.FACTS)
     command.set_defaults(command=_show)
-    command.add_argument("path", metavar="FILE", help="a record (.json), or a page saved by tcompile (.html)")
     command.add_argument(
-        "stage", nargs="?", metavar="STAGE", help=f"forward, kernels, ptx, …, or an id: forward[0/0]; or {facts}"
+        "path", metavar="PATH", help="a record (.json, .html), or logs of TORCH_TRACE: a file, a directory, an archive"
     )
+    command.add_argument(
+        "names", nargs="*", metavar="NAME", help="a stage: forward, kernels, ptx, …, or its id: forward[0/0]; or "
+        f"{facts}; of logs, first a compilation: 0/1, or 3:0/1 on rank 3",
+    )  # fmt: skip
     command.add_argument(
         "--trust", action="store_true", help="execute the kernels' source from the file, to compile them: sass, ptx, …"
     )
@@ -191,11 +208,17 @@ def _add_show(commands: Any) -> None:
 
 def _add_report(commands: Any) -> None:
     command = commands.add_parser(
-        "report", help="make the page of a saved record", description="Write the page to explore a saved record."
-    )
+        "report", help="make the page of a saved record, or of the logs of a job",
+        description="Write the page to explore a saved record, or the logs of a job (TORCH_TRACE).",
+    )  # fmt: skip
     command.set_defaults(command=_report)
-    command.add_argument("path", metavar="FILE.json", help="a record")
-    command.add_argument("-o", "--output", type=_output(".html"), help="where to (FILE.html)")
+    command.add_argument(
+        "path", metavar="PATH", help="a record, or logs of TORCH_TRACE: a file, a directory, an archive"
+    )
+    command.add_argument("-o", "--output", type=_output(".html"), help="where to (PATH.html)")
+    command.add_argument(
+        "--only", default="", metavar="0/1", help="of logs: the page of this compilation, or 3:0/1 for one of rank 3"
+    )
     command.add_argument(
         "--stage", default="", metavar="STAGE", help="a small page of one stage, for an <iframe>: captured, kernels, …"
     )
@@ -348,14 +371,34 @@ def _save(run: Run, args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    record = files.read(args.path)
-    if args.stage is None:
+    if not files.is_record(args.path):
+        _show_job(args)
+        return
+    if len(args.names) > 1:
+        raise UsageError("a record has one compilation or all: name one stage")
+    _show_record(files.read(args.path), args, *args.names)
+
+
+def _show_job(args: argparse.Namespace) -> None:
+    from explorer.run import job_page
+
+    job = job_page.Job.load(args.path)
+    if len(args.names) > 2:
+        raise UsageError("name a compilation, and one of its stages")
+    if args.names:
+        _show_record(job_page.record_named(job, args.names[0]), args, *args.names[1:])
+    else:
+        print(job_page.index_text(job))
+
+
+def _show_record(record: Record, args: argparse.Namespace, stage: str = "") -> None:
+    if not stage:
         print(text.summary(record))
         return
-    if args.stage in capture_text.FACTS:
-        print(capture_text.fact_text(record, args.stage))
+    if stage in capture_text.FACTS:
+        print(capture_text.fact_text(record, stage))
         return
-    name = stage_key(args.stage)
+    name = stage_key(stage)
     record = _with_stage(record.with_trust("trusted") if args.trust else record, name)
     chosen = _find_artifacts(record, name)
     for artifact in chosen:
@@ -408,12 +451,36 @@ def _try_caches(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    record = files.read(args.path)
     output = args.output or Path(args.path).with_suffix(".html")
     if args.graph and not args.stage:
         raise UsageError("--graph needs --stage: a whole page shows graphs anyway")
+    is_record = files.is_record(args.path)
+    if args.only and is_record:
+        raise UsageError("--only chooses a compilation of logs, and this is a record")
+    if not is_record and not args.only and not args.stage:
+        _report_job(args.path, output)
+        return
+    record = files.read(args.path) if is_record else _record_of_job(args)
     if args.stage:
         files.write_stage(record, output, stage_key(args.stage), as_graph=args.graph)
     else:
         files.write(record, output)
     print(f"wrote {output}")
+
+
+def _record_of_job(args: argparse.Namespace) -> Record:
+    from explorer.run import job_page
+
+    if not args.only:
+        raise UsageError("--stage of logs needs --only: the compilation that it belongs to")
+    return job_page.record_named(job_page.Job.load(args.path), args.only)
+
+
+def _report_job(path: str, output: Path) -> None:
+    from explorer.run import job_page
+
+    page = job_page.write_job_page(job_page.Job.load(path), output)
+    print(f"wrote {output}, {page.words}")
+    if page.left_out:
+        print(f"left out: {', '.join(page.left_out[:8])}{', …' if len(page.left_out) > 8 else ''}")
+        print(f"the page of one: tcompile report {path} --only {page.left_out[0]} -o one.html")

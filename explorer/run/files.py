@@ -28,6 +28,11 @@ def read(path: str | Path) -> Record:
         raise RecordError(f"{path}: {error}") from None
 
 
+def is_record(path: str | Path) -> bool:
+    """Whether a path names a saved record by its suffix, rather than the logs of a job."""
+    return Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir()
+
+
 def _content(path: Path) -> bytes:
     """The bytes of a regular file. Raises RecordError for other kinds of files and for large files, and OSError.
 

@@ -15,7 +15,8 @@ from compiler.logs.events import Log
 from compiler.logs.files import LogError, read_logs
 from compiler.logs.follow import traces_in
 from compiler.logs.job import Job, Rank
-from compiler.record.plain_text import pluralize
+from compiler.record import Record
+from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings.job import LABELS, RankCompilations, job_document, opened_name
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Document, payload
@@ -83,11 +84,27 @@ def page_of(job: Job, *, explains: bool = True) -> JobPage:
             words.setdefault(part.artifact, {}).update(part.content())
     data = {
         "title": title_of(job), "document": payload(index_of(job)), "count": len(named),
-        "how": f"tcompile show {job.path} ID",
+        "how": f"tcompile report {job.path} --only ID -o one.html",
     }  # fmt: skip
     shared = [Part.pack("", "index", data), *(Part.pack(language, "words", each) for language, each in words.items())]
     blocks = chain(map(block, shared), (block(part, name) for name, parts in kept.items() for part in parts))
     return JobPage(_html(title_of(job), blocks), len(named), tuple(name for name, *_ in named if name not in kept))
+
+
+def record_named(job: Job, name: str) -> Record:
+    """The record of a compilation, by the name that the index gives it ("0/1", or "3:0/1" of rank 3).
+
+    Raises LogError with the names that there are.
+    """
+    known = {found: (rank, one) for found, rank, one in _by_cost(job)}
+    if name not in known:
+        listed = ", ".join(list(known)[:12]) + (", …" if len(known) > 12 else "")
+        raise LogError(f"no compilation {name!r}{did_you_mean(name, known)}; there are: {listed or 'none'}")
+    return _record(*known[name])
+
+
+def _record(rank: Rank, one: Compilation) -> Record:
+    return rank.record_of(one.id).with_fields(title=f"{one.function} ({one.place}), compilation {one.id}")
 
 
 def _by_cost(job: Job) -> Iterator[tuple[str, Rank, Compilation]]:
@@ -100,8 +117,7 @@ def _by_cost(job: Job) -> Iterator[tuple[str, Rank, Compilation]]:
 
 def _record_parts(rank: Rank, one: Compilation, explains: bool) -> tuple[list[Part], Sequence[Part]]:
     """The data of a compilation's record, and the glossary of its languages."""
-    record = rank.record_of(one.id).with_fields(title=f"{one.function} ({one.place}), compilation {one.id}")
-    made = Payload(record)
+    made = Payload(_record(rank, one))
     glossary = list(words_of_languages(made.record)) if explains else []
     return [Part.pack("", "manifest", made.manifest()), *made.parts()], glossary
 

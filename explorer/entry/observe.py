@@ -1,0 +1,42 @@
+"""`observe`: everything that torch.compile does in a block of code of this process, as a job."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from compiler.logs.events import Log
+from compiler.logs.job import Job
+
+
+@contextmanager
+def observe(title: str = "observed") -> Iterator[Job]:
+    """Observe what torch.compile does during a block, in all threads, and give it as a `Job` after the block.
+
+    >>> with tcompile.observe() as job:
+    ...     train(model, batches)
+    >>> print(job)
+
+    The code runs as without this: with its caches, its settings and its exceptions. Torch writes its structured trace,
+    as with TORCH_TRACE, which takes some time for each compilation. The job is filled when the block ends, also by an
+    exception. Blocks may be nested.
+    """
+    from compiler.torch_api.own_trace import written_trace
+
+    job = Job.of_logs(title, ())
+    with tempfile.TemporaryFile("w+", encoding="utf-8", prefix="tcompile_") as file:
+        try:
+            with written_trace(file):
+                yield job
+        finally:
+            file.flush()
+            job.__dict__.update(Job.of_logs(title, (_log(title, file),)).__dict__)
+
+
+def _log(title: str, file: IO[str]) -> Log:
+    """The log in a file, which may be closed afterwards."""
+    is_empty = file.seek(0, 2) == 0
+    return Log((title,), (b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),))
