@@ -23,11 +23,12 @@ from typing import Any
 
 from benchmarks.mutators import TooSlowError, damage_bytes, damage_structure
 from compiler.record import Record, RecordError, UntrustedError
+from explorer.entry.load import load
 from explorer.findings import capture_text
 from explorer.run import page as html
 from explorer.run import page_record, text
 from explorer.run.payload import Payload
-from explorer.run.run import Run, load
+from explorer.run.run import Run
 from explorer.run.static_view import twin
 from explorer.run.widget import Explorer
 

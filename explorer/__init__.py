@@ -8,7 +8,9 @@ explorer.chain_rule(loss)   the chain rule on the graph, step by step, with numb
 explorer.lessons          exercises that check themselves
 explorer.check(f, x, w)     in tests: fails if the graph breaks or a call recompiles
 explorer.export(model, x)   torch.export of a call; explorer.save_and_load(model, x) tries each way to save a model
-tcompile explore f.py:f     in a terminal
+explorer.load("trace_dir")  what torch.compile did in a job, from its logs; explorer.observe() of a block of code
+explorer.status(model)      whether it is compiled, or fell back to eager
+tcompile explore f.py:f     in a terminal; tcompile run -- python train.py
 explorer.load_profile(path, job)  a profile of torch.profiler, beside the log of the same program
 explorer.targets()          the GPUs that `target=` (--target) accepts
 """
@@ -23,18 +25,23 @@ from explorer.entry.check import CheckError, check
 from explorer.entry.explore import explore
 from explorer.entry.export import export, save_and_load
 from explorer.entry.lessons import lessons
+from explorer.entry.load import load
+from explorer.entry.observe import observe
+from explorer.entry.status import status
 from explorer.entry.targets import targets
 from explorer.findings.decompose.op_levels import OpLevels, decompose
 from explorer.run.autograd_run import AutogradRun
+from explorer.run.job import Job
 from explorer.run.old_names import new_name
 from explorer.run.profile import Profile, load_profile
-from explorer.run.run import Run, load
+from explorer.run.run import Run
 
 __all__ = [
     "AutogradRecording",
     "AutogradRun",
     "ChainRule",
     "CheckError",
+    "Job",
     "OpLevels",
     "Profile",
     "Run",
@@ -49,7 +56,9 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "load_profile",
+    "observe",
     "save_and_load",
+    "status",
     "targets",
     "unload_ipython_extension",
 ]

@@ -380,9 +380,10 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _show_job(args: argparse.Namespace) -> None:
+    from compiler.logs.job import Job
     from explorer.run import job_page
 
-    job = job_page.Job.load(args.path)
+    job = Job.load(args.path)
     if len(args.names) > 2:
         raise UsageError("name a compilation, and one of its stages")
     if args.names:
@@ -469,17 +470,19 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _record_of_job(args: argparse.Namespace) -> Record:
+    from compiler.logs.job import Job
     from explorer.run import job_page
 
     if not args.only:
         raise UsageError("--stage of logs needs --only: the compilation that it belongs to")
-    return job_page.record_named(job_page.Job.load(args.path), args.only)
+    return job_page.record_named(Job.load(args.path), args.only)
 
 
 def _report_job(path: str, output: Path) -> None:
+    from compiler.logs.job import Job
     from explorer.run import job_page
 
-    page = job_page.write_job_page(job_page.Job.load(path), output)
+    page = job_page.write_job_page(Job.load(path), output)
     print(f"wrote {output}, {page.words}")
     if page.left_out:
         print(f"left out: {', '.join(page.left_out[:8])}{', …' if len(page.left_out) > 8 else ''}")

@@ -34,13 +34,18 @@ if TYPE_CHECKING:
     from explorer.entry.explore import explore
     from explorer.entry.export import export, save_and_load
     from explorer.entry.lessons import lessons
+    from explorer.entry.load import load
+    from explorer.entry.observe import observe
+    from explorer.entry.status import status
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import decompose
+    from explorer.run.job import Job
     from explorer.run.profile import load_profile
-    from explorer.run.run import Run, load
+    from explorer.run.run import Run
 
 __all__ = [
     "CheckError",
+    "Job",
     "Run",
     "autograd",
     "backend",
@@ -53,8 +58,10 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "load_profile",
+    "observe",
     "open",
     "save_and_load",
+    "status",
     "targets",
     "unload_ipython_extension",
 ]

@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> int:
     before = frozenset(folder.glob("*.log"))
     environment = {**os.environ, "TORCH_TRACE": str(folder)}
     try:
-        code = _run(asked.command, environment, _Watch(folder, before))
+        code = _run(list(asked.command), environment, _Watch(folder, before))
     except OSError as error:
         if not given:
             shutil.rmtree(folder)
@@ -110,7 +110,7 @@ def _complain(message: str, code: int) -> int:
 # The command and its signals
 
 
-def _run(command: Sequence[str], environment: dict[str, str], watch: _Watch) -> int:
+def _run(command: list[str], environment: dict[str, str], watch: _Watch) -> int:
     """Run a command in the same process group and return its code, negative if a signal ended it. Raises OSError."""
     if not hasattr(signal, "sigtimedwait"):
         return _run_without_waiting_for_signals(command, environment, watch)

@@ -13,10 +13,11 @@ import tcompile
 from compiler.backend import tcompile as backend
 
 FUNCTIONS = {
-    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "load_profile", "open",
-    "save_and_load", "targets",
+    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "load_profile", "observe",
+    "open",
+    "save_and_load", "status", "targets",
 }  # fmt: skip
-CLASSES = {"CheckError", "Run"}
+CLASSES = {"CheckError", "Job", "Run"}
 OBJECTS = {"lessons"}
 OF_IPYTHON = {"load_ipython_extension", "unload_ipython_extension"}
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compiler.logs.compilations import INSTALLED
 from compiler.logs.events import Event, Log
@@ -63,7 +64,7 @@ class Follower:
         frames = [frame for frame in stack if isinstance(frame, dict)] if isinstance(stack, list) else []
         if not frames:
             return None
-        *callers, function = [(_file(frame, strings), frame.get("line"), str(frame.get("name"))) for frame in frames]
+        *callers, function = [_place_of(frame, strings) for frame in frames]
         self._counts[function] += 1
         called = next((_place(*caller[:2]) for caller in reversed(callers) if not INSTALLED.search(caller[0])), "")
         return Running(
@@ -100,12 +101,14 @@ def traces_in(folder: Path, before: Collection[Path] = ()) -> list[Path]:
     return sorted(path for path in folder.glob("*.log") if path not in before and path.is_file())
 
 
-def _file(frame: dict[str, object], strings: dict[int, str]) -> str:
-    name = frame.get("filename")
-    return strings.get(name, "") if isinstance(name, int) else str(name)
+def _place_of(frame: dict[str, Any], strings: dict[int, str]) -> tuple[str, int, str]:
+    """File, line and function of a logged frame."""
+    name, line = frame.get("filename"), frame.get("line")
+    file = strings.get(name, "") if isinstance(name, int) else str(name)
+    return file, line if isinstance(line, int) else 0, str(frame.get("name"))
 
 
-def _place(file: str, line: object) -> str:
+def _place(file: str, line: int) -> str:
     return f"{Path(file).name}:{line}"
 
 

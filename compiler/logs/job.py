@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from compiler.logs.compilations import Compilation, compilations_of
 from compiler.logs.events import Log, LogProblem
@@ -54,12 +55,12 @@ class Job:
     left_out: tuple[LogProblem, ...] = field(default=())
 
     @classmethod
-    def load(cls, path: str | Path) -> Job:
+    def load(cls, path: str | Path) -> Self:
         """Read the logs at a path; nothing in them is executed. Raises LogError and OSError."""
         return cls.of_logs(path, read_logs(path))
 
     @classmethod
-    def of_logs(cls, path: str | Path, logs: Iterable[Log]) -> Job:
+    def of_logs(cls, path: str | Path, logs: Iterable[Log]) -> Self:
         """The job with these logs; `path` names it."""
         ranks: dict[int, Rank] = {}
         left_out: list[LogProblem] = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
 import torch
 from torch._dynamo.convert_frame import input_codes, output_codes
-from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list, innermost_backend
+from torch._dynamo.external_utils import wrap_inline
 from torch._dynamo.utils import get_compilation_metrics
 
 RESUME = "torch_dynamo_resume_in_"
@@ -55,8 +56,28 @@ def function_states() -> list[FunctionState]:
     return [state for state in found if state.compiled or state.metrics]
 
 
-def state_of(code: CodeType) -> FunctionState:
-    return _state(code, _metrics_by_code())
+def state_of(function: Callable[..., Any], code: CodeType) -> FunctionState:
+    """The state of a function with this code.
+
+    Torch compiles a module through code that all modules share: only versions with the module's own backend count.
+    """
+    state = _state(code, _metrics_by_code())
+    if state.compiled or not isinstance(function, torch.nn.Module):
+        return state
+    own = {id(backend) for backend in _backends(function)}
+    shared = (wrap_inline(lambda: None).__code__, torch.nn.Module._call_impl.__code__)
+    entries = [each for one in shared for each in _debug_get_cache_entry_list(one) if id(each.backend) in own]
+    return _with_entries(state, entries) if entries else state
+
+
+def _backends(module: torch.nn.Module) -> list[object]:
+    """The backends that a module is compiled with, by `torch.compile(module)` or `module.compile()`."""
+    compiled = getattr(module, "_compiled_call_impl", None)
+    cells = [
+        cell.cell_contents for cell in getattr(compiled, "__closure__", None) or () if callable(cell.cell_contents)
+    ]
+    context = getattr(module, "dynamo_ctx", None)
+    return [innermost_backend(each) for each in (*cells, getattr(context, "callback", None)) if each is not None]
 
 
 def resume_states(code: CodeType) -> list[FunctionState]:
@@ -94,13 +115,15 @@ _WANTED = ("compile_id", "fail_type", "fail_reason", "recompile_reason", "config
 
 
 def _state(code: CodeType, metrics: Mapping[Place, list[Mapping[str, Any]]]) -> FunctionState:
-    entries = _debug_get_cache_entry_list(code)
+    own = tuple(metrics.get((code.co_filename, code.co_name, code.co_firstlineno), ()))
+    return _with_entries(FunctionState(code, code in input_codes, metrics=own), _debug_get_cache_entry_list(code))
+
+
+def _with_entries(state: FunctionState, entries: Sequence[Any]) -> FunctionState:
     names = [entry.code.co_names for entry in entries]
-    return FunctionState(
-        code,
-        code in input_codes,
+    return replace(
+        state,
         compiled=len(entries),
         with_graph=sum(any(name.startswith("__compiled_fn") for name in each) for each in names),
         broken=sum(any(name.startswith("__resume_at") for name in each) for each in names),
-        metrics=tuple(metrics.get((code.co_filename, code.co_name, code.co_firstlineno), ())),
     )

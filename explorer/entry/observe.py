@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from compiler.logs.events import Log
-from compiler.logs.job import Job
+from explorer.run.job import Job
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def status(*functions: Callable[..., Any]) -> Statuses:
     from compiler.torch_api.function_states import RESUME, code_of, function_states, state_of
 
     if functions:
-        return Statuses(_status(state_of(_code(function, code_of(function)))) for function in functions)
+        return Statuses(_status(state_of(function, _code(function, code_of(function)))) for function in functions)
     states = [state for state in function_states() if not state.code.co_name.startswith(RESUME)]
     return Statuses(map(_status, states))
 

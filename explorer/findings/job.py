@@ -77,7 +77,7 @@ def job_document(title: str, ranks: Sequence[RankCompilations], notes: Sequence[
         ("By code location", _folds(by_location)),
         ("By call stack", _folds(by_stack)),
     )
-    static = (_table(costly), *(Fold(name, parts) for name, parts in orders[1:]))
+    static: tuple[Parts, ...] = (_table(costly), *(Fold(name, parts) for name, parts in orders[1:]))
     parts += [Only(("html",), static), Only(("view",), (Choice("Order of the compilations", orders),))]
     return parts
 

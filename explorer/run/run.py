@@ -452,18 +452,6 @@ class Run(RecordHolder):
             display(self.widget())
 
 
-def load(path: str | Path) -> Run:
-    """Read a run saved as `.json` or as a page (`.html`), without executing anything in it.
-
-    >>> run = tcompile.load("run.html")
-    >>> print(run.cards)
-
-    `run.value` is None. To compile its kernels, which executes code from the file, call `run.trust()`. Raises
-    RecordError with the invalid field, ValueError for another suffix, OSError if the file can't be read.
-    """
-    return Run(files.read(path))
-
-
 def _tables() -> Any:
     """The `tables` module, imported lazily because importing pandas takes longer than reading a record."""
     from explorer.run import tables

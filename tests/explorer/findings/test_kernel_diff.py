@@ -11,9 +11,10 @@ import pytest
 
 import compiler.binary
 from compiler.record import Kernel, Record
+from explorer.entry.load import load
 from explorer.findings.kernel_diff import match_kernels
 from explorer.run.both_sides import BothSides, both_sides
-from explorer.run.run import Run, load
+from explorer.run.run import Run
 from tests.explorer.findings import fused_record as fused
 from tests.explorer.findings.fused_record import ARTIFACT, DOUBLE, SUM, fused_record
 

@@ -19,8 +19,9 @@ from benchmarks.record_fuzz import outcome
 from compiler.advise.reading import Reading
 from compiler.record import Entity, Record, RecordError
 from compiler.record.limits import MOST_ENTITIES, MOST_FACTS
+from explorer.entry.load import load
 from explorer.run.page_record import FACTS_TYPE
-from explorer.run.run import Run, load
+from explorer.run.run import Run
 from tests.explorer.findings import fused_record as fused
 from tests.explorer.findings.timed_record import timed_record
 from tests.explorer.small_record import small_record, xrayed_record

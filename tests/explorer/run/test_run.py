@@ -14,10 +14,11 @@ import pytest
 import explorer
 from compiler.record import Record, RecordError
 from compiler.record.options import Options
+from explorer.entry.load import load
 from explorer.reading.columns import COLUMNS
 from explorer.run import files
 from explorer.run.compiling import KernelCompiler
-from explorer.run.run import Run, load
+from explorer.run.run import Run
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
