@@ -22,7 +22,8 @@ class FunctionState:
 
     `compiled` counts compiled versions that are in use; `with_graph` and `broken` count those that have a graph, and
     that end in a graph break. `metrics` are torch's metrics of its latest compilations, oldest first: torch keeps those
-    of the last 64 of the process.
+    of the last 64 of the process. With `is_shared`, other modules have this code: `was_seen` and `metrics` may be
+    theirs.
     """
 
     code: CodeType
@@ -31,6 +32,7 @@ class FunctionState:
     with_graph: int = 0
     broken: int = 0
     metrics: tuple[Mapping[str, Any], ...] = field(default=())
+    is_shared: bool = False
 
 
 def code_of(function: Callable[..., Any]) -> CodeType | None:
@@ -59,15 +61,15 @@ def function_states() -> list[FunctionState]:
 def state_of(function: Callable[..., Any], code: CodeType) -> FunctionState:
     """The state of a function with this code.
 
-    Torch compiles a module through code that all modules share: only versions with the module's own backend count.
+    Modules share the code of their class, or of torch: of a compiled module, only versions with its own backend count.
     """
     state = _state(code, _metrics_by_code())
-    if state.compiled or not isinstance(function, torch.nn.Module):
+    own = {id(backend) for backend in _backends(function)} if isinstance(function, torch.nn.Module) else set()
+    if not own:
         return state
-    own = {id(backend) for backend in _backends(function)}
-    shared = (wrap_inline(lambda: None).__code__, torch.nn.Module._call_impl.__code__)
+    shared = (code, wrap_inline(lambda: None).__code__, torch.nn.Module._call_impl.__code__)
     entries = [each for one in shared for each in _debug_get_cache_entry_list(one) if id(each.backend) in own]
-    return _with_entries(state, entries) if entries else state
+    return _with_entries(replace(state, is_shared=True), entries)
 
 
 def _backends(module: torch.nn.Module) -> list[object]:

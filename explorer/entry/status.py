@@ -90,7 +90,7 @@ def _in_words(state: FunctionState, rest: Sequence[FunctionState]) -> tuple[Stat
     last = state.metrics[-1] if state.metrics else {}
     reason = clip(one_line(str(last.get("fail_reason") or "").partition("\n  Explanation:")[0]), _REASON)
     versions = pluralize(state.compiled, "version")
-    if state.compiled and _is_limit(reason):
+    if state.compiled and _is_limit(str(last.get("fail_reason"))):
         why = str(last.get("recompile_reason") or "").partition(": ")[2]
         again = f"; last: {clip(one_line(why), _REASON)}" if why else ""
         return "partly", f"fell back to eager at the recompile limit, after {versions}: new inputs run eagerly{again}"
@@ -102,8 +102,10 @@ def _in_words(state: FunctionState, rest: Sequence[FunctionState]) -> tuple[Stat
         return "compiled", f"compiled as one graph ({versions})"
     if state.compiled:
         return "eager", "called, and it has no tensor operation to compile"
-    if reason:
+    if reason and not state.is_shared:
         return "eager", f"given up, runs eagerly: {reason}"
+    if state.is_shared and state.was_seen:
+        return "eager", "not compiled: never called, or skipped (other modules with its code were called)"
     if state.was_seen:
         return "eager", "called under torch.compile, and skipped: it runs eagerly"
     return "never called", "never called under torch.compile"
