@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from compiler.logs.compilations import Compilation, compilations_of
+from compiler.logs.compilations import Compilation, compilations_of, log_of
 from compiler.logs.events import Log, LogProblem
 from compiler.logs.files import read_logs
 from compiler.logs.ranks import Difference, RankComparison, compare_ranks
@@ -36,8 +36,14 @@ class Rank:
         return record_of(self.log)
 
     def record_of(self, ids: str | Collection[str]) -> Record:
-        """The record of one compilation, by torch's id ("0/1"), or of several; it is not kept."""
-        return record_of(self.log, (ids,) if isinstance(ids, str) else ids)
+        """The record of one compilation ("0/1"), or of several by torch's ids; it is not kept.
+
+        After `torch._dynamo.reset()` torch gives ids again: "0/1#2" is the second compilation 0/1.
+        """
+        one = next((each for each in self.compilations if each.id == ids), None)
+        if one is None:
+            return record_of(self.log, (ids,) if isinstance(ids, str) else ids)
+        return record_of(log_of(self.log, self.compilations, one), (one.compile_id,))
 
     def __repr__(self) -> str:
         return f"<Rank {self.number}: {', '.join(self.log.names)}, {pluralize(len(self.log), 'event')}>"

@@ -14,15 +14,15 @@ from explorer.run.job import Job
 
 @contextmanager
 def observe(title: str = "observed") -> Iterator[Job]:
-    """Observe what torch.compile does during a block, in all threads, and give it as a `Job` after the block.
+    """Observe what torch.compile does in a block of code, as a `Job`.
 
     >>> with tcompile.observe() as job:
     ...     train(model, batches)
     >>> print(job)
 
     The code runs as without this: with its caches, its settings and its exceptions. Torch writes its structured trace,
-    as with TORCH_TRACE, which takes some time for each compilation. The job is filled when the block ends, also by an
-    exception. Blocks may be nested.
+    as with TORCH_TRACE, which takes some time for each compilation. All threads are observed. The job is filled when the
+    block ends, also by an exception. Blocks may be nested.
     """
     from compiler.torch_api.own_trace import written_trace
 

@@ -28,8 +28,14 @@ from explorer.render.document import (
     Words,
 )
 
-PHASES = ("tracing", "AOTAutograd", "Inductor", "kernels", "backward")
-"""Phases of a compilation, as `Compilation.seconds` names them; others are added up under "other"."""
+PHASES = {
+    "tracing": "tracing",
+    "AOTAutograd": "AOT",
+    "Inductor": "Inductor",
+    "kernels": "codegen",
+    "backward": "backward",
+}
+"""Headings of the phases of a compilation, by their names in `Compilation.seconds`."""
 LABELS: dict[Status, str] = {
     "compiled": "compiled",
     "broken": "graph break",
@@ -43,8 +49,8 @@ LABELS: dict[Status, str] = {
 _STYLES: dict[Status, str] = {"compiled": "", "cached": "gain", "empty": "muted"}
 TEXT_ROWS, LISTED, MOST_CALLS = 20, 6, 40
 """Maximum rows of a table in text, functions listed in a sentence, and calls above a function in the tree."""
-_REASON = 110
-_HEAD = ("id", "function", "where", "outcome", "time", *PHASES, "tries", "ops", "kernels", "caches", "why")
+_REASON, _NAME = 110, 30
+_HEAD = ("id", "function", "where", "outcome", "time", *PHASES.values(), "tries", "ops", "kernels", "caches", "why")
 _RIGHT = (4, 5, 6, 7, 8, 9, 10, 11, 12)
 _ORDERS = ("most time", "first started", "most tries", "most operations", "most kernels")
 
@@ -121,14 +127,14 @@ def _table(found: Sequence[Found]) -> Table:
     statuses = [status for status in STATUSES if any(one.status == status for _, one in found)]
     groups = ("all", *(LABELS[status] for status in statuses)) if len(statuses) > 1 else ()
     rows = tuple(_row(rank, one, 1 + statuses.index(one.status)) for rank, one in found)
-    return Table(_HEAD, rows, right=_RIGHT, style="job", label="Outcome", orders=_ORDERS, groups=groups)
+    return Table(_HEAD, rows, right=_RIGHT, style="compilations", label="Outcome", orders=_ORDERS, groups=groups)
 
 
 def _row(rank: int | None, one: Compilation, group: int) -> Row:
     phases = tuple(_seconds(one.seconds.get(name, 0.0)) for name in PHASES)
     cells: tuple[Words, ...] = (
-        _link(rank, one), one.function, one.place, _outcome(one), _seconds(one.total), *phases, str(one.attempts),
-        "" if one.nodes is None else f"{one.nodes:,}", f"{one.kernels:,}" if one.kernels else "", _caches(one),
+        _link(rank, one), clip(one.function, _NAME), one.place, _outcome(one), _seconds(one.total), *phases,
+        str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}", f"{one.kernels:,}" if one.kernels else "", _caches(one),
         clip(_why(one), _REASON),
     )  # fmt: skip
     keys = (-one.first, one.attempts, one.nodes or 0, one.kernels)
@@ -149,12 +155,12 @@ def _seconds(seconds: float) -> str:
 
 
 def _caches(one: Compilation) -> str:
-    """`hit`, if all caches agree, else `AOTAutograd miss, FX hit`."""
-    names = {"fx_graph": "FX", "aotautograd": "AOTAutograd"}
+    """`hit`, if all caches agree, else `AOT miss, FX hit`."""
+    names = {"fx_graph": "FX", "aotautograd": "AOT"}
     outcomes = set(one.cache.values())
     if len(outcomes) == 1:
-        return clip(outcomes.pop(), 60)
-    return ", ".join(f"{names.get(name, name)} {clip(outcome, 40)}" for name, outcome in sorted(one.cache.items()))
+        return clip(outcomes.pop(), 40)
+    return ", ".join(f"{names.get(name, name)} {clip(outcome, 24)}" for name, outcome in sorted(one.cache.items()))
 
 
 def _why(one: Compilation) -> str:
@@ -167,7 +173,7 @@ def _text_table(costly: Sequence[Found]) -> Section:
     head = ("id", "function", "where", "outcome", "time", "tries", "ops", "kernels", "why")
     rows = tuple(
         Row((
-            opened_name(rank, one.id), clip(one.function, 32), one.place, LABELS[one.status], _seconds(one.total),
+            opened_name(rank, one.id), clip(one.function, _NAME), one.place, LABELS[one.status], _seconds(one.total),
             str(one.attempts), "" if one.nodes is None else str(one.nodes), str(one.kernels or ""), clip(_why(one), 60),
         ))
         for rank, one in costly[:TEXT_ROWS]
@@ -270,4 +276,4 @@ def _function_row(found: Sequence[Found]) -> Row:
     outcomes = ", ".join(f"{count} {LABELS[status]}" for status, count in statuses.most_common())
     total = seconds_text(sum(each.total for _, each in found))
     times = pluralize(len(found), "time")
-    return Row((clip(one.function, 32), one.place, times, total, outcomes))
+    return Row((clip(one.function, _NAME), one.place, times, total, outcomes))

@@ -23,7 +23,7 @@ class JobPage {
     this.scrolled = 0;
     this.opened = "";
     const head = h("header", { class: "tcompile tc-job-head" }, this.heading, iconButton("theme", "Light or dark", turnTheme));
-    this.home = h("div", { class: "tc-job-home" }, head, this.notice, this.index.root);
+    this.home = h("div", { class: "tcompile tc-job-home" }, head, this.notice, this.index.root);
     window.addEventListener("hashchange", () => this.follow());
     window.addEventListener("keydown", (event) => {
       if (event.key === "/" && !this.opened && !(event.target instanceof HTMLInputElement)) event.preventDefault(), this.index.filter.focus();
