@@ -21,8 +21,8 @@ def observe(title: str = "observed") -> Iterator[Job]:
     >>> print(job)
 
     The code runs as without this: with its caches, its settings and its exceptions. Torch writes its structured trace,
-    as with TORCH_TRACE, which takes some time for each compilation. All threads are observed. The job is filled when the
-    block ends, also by an exception. Blocks may be nested.
+    as with TORCH_TRACE, which takes some time for each compilation. All threads are observed. The job is filled when
+    the block ends, also by an exception. Blocks may be nested.
     """
     from compiler.torch_api.own_trace import written_trace
 

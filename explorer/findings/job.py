@@ -134,8 +134,8 @@ def _row(rank: int | None, one: Compilation, group: int) -> Row:
     phases = tuple(_seconds(one.seconds.get(name, 0.0)) for name in PHASES)
     cells: tuple[Words, ...] = (
         _link(rank, one), clip(one.function, _NAME), one.place, _outcome(one), _seconds(one.total), *phases,
-        str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}", f"{one.kernels:,}" if one.kernels else "", _caches(one),
-        clip(_why(one), _REASON),
+        str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}", f"{one.kernels:,}" if one.kernels else "",
+        _caches(one), clip(_why(one), _REASON),
     )  # fmt: skip
     keys = (-one.first, one.attempts, one.nodes or 0, one.kernels)
     return Row(cells, title=f"{one.file}:{one.line}  {_why(one)}", keys=tuple(map(float, keys)), group=group)
