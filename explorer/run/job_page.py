@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from explorer.render.document import Document, payload
 from explorer.render.text import document_text
 from explorer.run import frontend
 from explorer.run.files import replace_file
-from explorer.run.page import PAGE, block, policy
+from explorer.run.page import block, html_page
 from explorer.run.payload import Payload
 from explorer.run.payload_part import Part, words_of_languages
 
@@ -125,13 +124,7 @@ def _record_parts(rank: Rank, one: Compilation, explains: bool) -> tuple[list[Pa
 def _html(title: str, blocks: Iterable[str]) -> str:
     style = frontend.job_css()
     script = frontend.page_loader((), ENTRY)
-    return PAGE.substitute(
-        policy=policy((script, frontend.page_script((), ENTRY)), style),
-        title=escape(title),
-        style=style,
-        data="\n".join(blocks),
-        script=script,
-    )
+    return html_page(title, style, (script, frontend.page_script((), ENTRY)), "\n".join(blocks))
 
 
 def write_job_page(job: Job, output: Path, *, explains: bool = True) -> JobPage:
