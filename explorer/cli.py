@@ -66,6 +66,7 @@ examples:
   tcompile show trace_dir                 # all compilations
   tcompile show trace_dir 0/1             # one of them
   tcompile show trace_dir 0/1 kernels
+  tcompile show trace_dir cold_start      # or ranks
 """
 
 
@@ -381,12 +382,16 @@ def _show(args: argparse.Namespace) -> None:
 
 def _show_job(args: argparse.Namespace) -> None:
     from compiler.logs.job import Job
+    from explorer.render.text import document_text
     from explorer.run import job_page
+    from explorer.run.job_facts import FACTS
 
     job = Job.load(args.path)
     if len(args.names) > 2:
         raise UsageError("name a compilation, and one of its stages")
-    if args.names:
+    if args.names and args.names[0] in FACTS:
+        print(document_text(FACTS[args.names[0]](job)))
+    elif args.names:
         _show_record(job_page.record_named(job, args.names[0]), args, *args.names[1:])
     else:
         print(job_page.index_text(job))

@@ -68,11 +68,14 @@ def opened_name(rank: int | None, name: str) -> str:
     return name if rank is None else f"{rank}:{name}"
 
 
-def job_document(title: str, ranks: Sequence[RankCompilations], notes: Sequence[str] = ()) -> Document:
-    """The index of a job. `notes` say what of its logs could not be read."""
+def job_document(
+    title: str, ranks: Sequence[RankCompilations], notes: Sequence[str] = (), differences: Document = ()
+) -> Document:
+    """The index of a job. `notes` say what of its logs could not be read, `differences` how its ranks differ."""
     found = [(each.rank, one) for each in ranks for one in each.compilations]
     parts: list[Parts] = [Text(f"{title}: {_counts(ranks, found)}" if title else _counts(ranks, found), "lead")]
     parts += [Text(words, "warning") for words in (*_warnings([one for _, one in found]), *notes)]
+    parts += [Section(tuple(differences), "Ranks")] if differences else []
     if not found:
         return parts
     costly = sorted(found, key=lambda pair: -pair[1].total)

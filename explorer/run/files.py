@@ -30,7 +30,7 @@ def read(path: str | Path) -> Record:
 
 def is_record(path: str | Path) -> bool:
     """Whether a path names a saved record by its suffix, rather than the logs of a job."""
-    return Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir()
+    return Path(path).suffix.lower() in SUFFIXES
 
 
 def _content(path: Path) -> bytes:

@@ -17,6 +17,7 @@ from compiler.logs.job import Job, Rank
 from compiler.record import Record
 from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings.job import LABELS, RankCompilations, job_document, opened_name
+from explorer.findings.job_ranks import rank_document
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Document, payload
 from explorer.render.text import document_text
@@ -54,7 +55,7 @@ def index_of(job: Job) -> Document:
     is_one = len(job.ranks) == 1
     ranks = [RankCompilations(None if is_one else number, rank.compilations) for number, rank in job.ranks.items()]
     problems = [f"{problem.file}: {problem.reason}" for problem in job.problems]
-    return job_document(title_of(job), ranks, problems)
+    return job_document(title_of(job), ranks, problems, () if is_one else rank_document(job.comparison))
 
 
 def index_text(job: Job) -> str:

@@ -302,7 +302,8 @@ def test_show_of_a_missing_stage_is_an_error(saved: Path, tmp_path: Path, capsys
     assert "it has: source, captured, forward, backward, kernels" in wrong(capsys, "show", saved, "nonsense")
     assert "this machine has no Triton" in wrong(capsys, "show", saved, "ttir")
     assert "No such file or directory" in wrong(capsys, "show", tmp_path / "none.json")
-    assert "a run is saved as" in wrong(capsys, "show", tmp_path / "run.pkl")
+    (tmp_path / "run.pkl").write_bytes(b"\x80\x04.")
+    assert "TORCH_TRACE" in wrong(capsys, "show", tmp_path / "run.pkl")
     damaged = tmp_path / "damaged.json"
     damaged.write_text('{"schema": 1}')
     assert "missing required field `title`" in wrong(capsys, "show", damaged)

@@ -25,6 +25,7 @@ def test_every_module_comes_after_those_it_imports() -> None:
 def test_every_module_is_in_the_widget_or_page() -> None:
     joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js", *frontend.ADDED.values())}
     joined |= {*frontend.in_order("predict_widget.js", "predict_page.js"), *frontend.in_order("morph_page.js")}
+    joined |= {*frontend.in_order("job_page.js", "job_widget.js")}
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
