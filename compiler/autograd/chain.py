@@ -78,7 +78,7 @@ class NoGradient:
 
 @dataclass(frozen=True, slots=True)
 class ChainStep:
-    """One step of the chain rule.
+    """One step of the chain rule; steps are numbered from 1.
 
     Forward: `operands`, `settings` (dim, alpha) and `value`. Backward: `arrivals`, which add up to `gradient`,
     `departures`, and `stops`, the inputs without gradient. Leaf: `arrivals` and `gradient`, which is added to `.grad`.
@@ -127,12 +127,12 @@ def chain_steps(
     maker = _Steps(graph, run, places or {}, values)
     compute = [node for node in graph.nodes if node.kind not in ("accumulate", "outer")]
     forward = sorted(compute, key=lambda node: node.number or 0)
-    steps = [maker.forward(index, node) for index, node in enumerate(forward)]
+    steps = [maker.forward(index, node) for index, node in enumerate(forward, 1)]
     for node in graph.nodes:
         if node.name in run.incoming:
-            steps.append(maker.backward(len(steps), node))
+            steps.append(maker.backward(len(steps) + 1, node))
         elif node.name in run.leaves:
-            steps.append(maker.leaf(len(steps), node))
+            steps.append(maker.leaf(len(steps) + 1, node))
     return tuple(steps)
 
 

@@ -125,9 +125,10 @@ def _norms(leaves: Sequence[NodeHealth]) -> list[str]:
     if finite:
         low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
         whole = math.hypot(*finite.values())
-        leaf = "leaf" if len(finite) == 1 else "leaves"
         lines.append(
-            f"Gradients of {len(finite)} {leaf}: norms {finite[low]:.3g} ({low}) to {finite[high]:.3g} ({high}), "
+            f"The gradient of {low}, the only leaf, has norm {whole:.3g}."
+            if len(finite) == 1
+            else f"Gradients of {len(finite)} leaves: norms {finite[low]:.3g} ({low}) to {finite[high]:.3g} ({high}), "
             f"median {median(finite.values()):.3g}, of all together {whole:.3g}."
         )
     zero = [each.node for each in leaves if _all_zero(each.gradient)]

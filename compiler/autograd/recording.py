@@ -67,7 +67,7 @@ class Recording:
 
     def __init__(self, stop: FrameType | None = None, *, values: bool = False) -> None:
         self._stop = stop
-        self._keeps_values = values
+        self.keeps_values = values
         self._values: dict[tuple[int, int], Value] = {}
         self._mode = _RecordingMode(self)
         self._stack = ExitStack()
@@ -143,7 +143,7 @@ class Recording:
         self.stops.note_call((first, self._seen), function, given, result, where)
         if self._seen > first:
             self._add(first, self._seen, op_name(function), frame)
-            if self._keeps_values:
+            if self.keeps_values:
                 self._keep(first, result)
 
     def _keep(self, first: int, result: Any) -> None:

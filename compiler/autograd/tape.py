@@ -294,12 +294,7 @@ def evaluate(
     are wanted. Raises what an operation raises.
     """
     found: Evaluation[Kept] = Evaluation()
-    tensors: dict[Ref, torch.Tensor] = {}
-    for at, source in enumerate(tape.sources):
-        value = (changed or {}).get(at, source.value).detach()
-        tensors[Ref(-1, at)] = value.clone().requires_grad_(True) if source.requires_grad else value
-    for at, call in enumerate(tape.calls):
-        _run(at, call, tensors)
+    tensors = run_forward(tape, changed)
     with torch.no_grad():
         found.values = {ref: keep(tensor) for ref, tensor in tensors.items()}
     outputs = [tensors[ref] for ref in tape.outputs]
@@ -308,12 +303,31 @@ def evaluate(
     return found
 
 
+def run_forward(tape: Tape, changed: Mapping[int, torch.Tensor] | None = None) -> dict[Ref, torch.Tensor]:
+    """The sources and results of a tape, by `Ref`, run with `changed` sources, by index."""
+    tensors: dict[Ref, torch.Tensor] = {}
+    for at, source in enumerate(tape.sources):
+        value = (changed or {}).get(at, source.value).detach()
+        tensors[Ref(-1, at)] = value.clone().requires_grad_(source.requires_grad)  # batch norm writes its statistics
+    for at, call in enumerate(tape.calls):
+        _run(at, call, tensors)
+    return tensors
+
+
 def _run(at: int, call: TapeCall, tensors: dict[Ref, torch.Tensor]) -> None:
-    read = lambda value: tree_map(lambda leaf: tensors[leaf] if isinstance(leaf, Ref) else leaf, value)  # noqa: E731
+    args = [_read(each, tensors) for each in call.args]
+    kwargs = {name: _read(each, tensors) for name, each in call.kwargs.items()}
     with torch.set_grad_enabled(call.grad):
-        result = call.op(*read(call.args), **read(dict(call.kwargs)))
-    for output, tensor in enumerate(_tensors(result)):
+        result = call.op(*args, **kwargs)
+    for output, tensor in enumerate([result] if isinstance(result, torch.Tensor) else _tensors(result)):
         tensors[Ref(at, output)] = tensor
+
+
+def _read(value: Any, tensors: Mapping[Ref, torch.Tensor]) -> Any:
+    """An argument with tensors for its `Ref`s; written out, as torch's pytrees take longer than most operations."""
+    if isinstance(value, Ref):
+        return tensors[value]
+    return [_read(each, tensors) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _differentiate(

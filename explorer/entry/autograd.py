@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compiler.autograd.recording import Recording
+    from explorer.entry.living_graph import Recorded
 
 
 class AutogradRecording:
@@ -35,23 +37,27 @@ class AutogradRecording:
 
     def __init__(self, frame: FrameType | None = None, *, health: bool = False) -> None:
         from compiler.autograd.recording import Recording
+        from compiler.autograd.tape import TapeRecorder
+        from explorer.entry.living_graph import Recorded
 
         self._health = health
-        self._recording = Recording(frame, values=health)
+        self._recorded = Recorded(Recording(frame, values=health), TapeRecorder(frame))
+        self._stack = ExitStack()
 
     def __enter__(self) -> AutogradRecording:
-        self._recording.__enter__()
+        self._stack.enter_context(self._recorded.recording)
+        self._stack.enter_context(self._recorded.tape)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._recording.__exit__(kind, error, traceback)
+        self._stack.__exit__(kind, error, traceback)
 
     def graph(self, *outputs: Tensor) -> AutogradRun:
         """The autograd graph of these tensors. Raises ValueError if none of them requires grad."""
         value = outputs[0] if len(outputs) == 1 else outputs
-        return _make_run(outputs, self._recording, sys._getframe(1), "", value, self._health)
+        return _make_run(outputs, self._recorded, sys._getframe(1), value, self._health)
 
 
 @overload
@@ -79,6 +85,9 @@ def autograd(
     lines and modules are known only if the graph is built by this call or in the block. Functions compiled by
     torch.compile then run in eager mode, so the graph is that of eager mode.
 
+    In a notebook and on a page the living graph of `tcompile.chain_rule` is beside it, unless a backward pass would run
+    code of yours (hooks, custom functions, checkpoints) or the graph has more than 300 nodes.
+
     With `health`, a backward pass is run like that of `torch.autograd.grad` (your hooks and custom functions run, no
     `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient.
 
@@ -89,11 +98,16 @@ def autograd(
     if target is None:
         return AutogradRecording(frame, health=health)
     if is_call(target):
-        value, recording, name = record_call(target, partial(target, *args, **(kwargs or {})), frame, values=health)
-        return _make_run(tensors_in(value, name or "the function"), recording, frame, name, value, health)
+        from compiler.autograd.tape import TapeRecorder
+        from explorer.entry.living_graph import Recorded
+
+        tape, call = TapeRecorder(frame), partial(target, *args, **(kwargs or {}))
+        value, recording, name = record_call(target, call, frame, values=health, tape=tape)
+        outputs = tensors_in(value, name or "the function")
+        return _make_run(outputs, Recorded(recording, tape, name), frame, value, health)
     if args or kwargs:
         raise TypeError("tcompile.autograd takes arguments only for a function or module to call")
-    return _make_run(tensors_in(target, "tcompile.autograd"), None, frame, "", target, health)
+    return _make_run(tensors_in(target, "tcompile.autograd"), None, frame, target, health)
 
 
 def is_call(target: Any) -> bool:
@@ -137,14 +151,34 @@ def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
 
 
 def _make_run(
-    outputs: Sequence[Tensor],
-    recording: Recording | None,
-    frame: FrameType,
-    title: str,
-    value: Any,
-    health: bool,
+    outputs: Sequence[Tensor], recorded: Recorded | None, frame: FrameType, value: Any, health: bool
 ) -> AutogradRun:
     from compiler.autograd.explore import autograd_record
 
+    recording, title = (recorded.recording, recorded.title) if recorded else (None, "")
     record: Record = autograd_record(outputs, recording=recording, frame=frame, title=title, health=health)
-    return AutogradRun(record, value)
+    return _with_canvas(AutogradRun(record, value), outputs, recorded, frame)
+
+
+def _with_canvas(
+    run: AutogradRun, outputs: Sequence[Tensor], recorded: Recorded | None, frame: FrameType
+) -> AutogradRun:
+    """The run, with the living graph if a backward pass runs no code of the user's."""
+    from compiler.autograd.backward_run import FreedGraphError
+    from compiler.autograd.eager_graph import without_inner
+    from compiler.record import Problem
+    from explorer.entry.living_graph import living_graph, runs_no_code_of_users
+
+    outputs = [output for output in without_inner(outputs) if output.requires_grad]
+    if not runs_no_code_of_users(outputs):
+        return run
+    try:
+        living = living_graph(outputs, recorded, frame)
+    except (FreedGraphError, RuntimeError) as error:
+        problem = Problem("chain_rule", str(error).partition("\n")[0])
+        run.compiler.replace(run.record.with_fields(problems=(*run.record.problems, problem)))
+        return run
+    beside = replace(living.artifact, attrs={**living.artifact.attrs, "beside": True})
+    run.compiler.replace(run.record.with_fields(artifacts=(*run.record.artifacts, beside)))
+    run.compiler.evaluate = living.evaluate
+    return run

@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from compiler.autograd.backward_run import BackwardRun
     from compiler.autograd.chain import ChainStep
     from compiler.autograd.differences import Difference
     from compiler.autograd.eager_graph import EagerGraph
-    from compiler.autograd.recording import Recording
-    from compiler.autograd.tape import Tape, TapeRecorder
     from compiler.record import Record
-    from explorer.findings.chain.program import Program
+    from explorer.entry.living_graph import Recorded
 
 STEPS = columns(
     ("category", "direction"),
@@ -53,11 +50,6 @@ CHECKS = columns(
     ("string", "note"),
 )
 TOLERANCE = 1e-6
-PLACE = ("file", "line", "code", "module", "module_type")
-NOT_RECORDED = (
-    "This graph was built before it could be recorded: values that nothing saved are `?`, and lines are not known. For "
-    "those, give the function: tcompile.chain_rule(lambda: ...)."
-)
 
 
 class ShownStep:
@@ -114,17 +106,18 @@ class ChainRule(AutogradRun):
         return map(ShownStep, self.data)
 
     def step(self, index: int) -> ShownStep:
-        """The step at this index, from 0; negative indices count from the end. Raises IndexError."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there is no step {index}: steps are 0 to {len(self) - 1}")
-        return ShownStep(self.data[index])
+        """The step with this number, from 1; negative numbers count from the end. Raises IndexError."""
+        if not 1 <= abs(index) <= len(self):
+            raise IndexError(f"there is no step {index}: steps are numbered from 1 to {len(self)}")
+        return ShownStep(self.data[index - 1 if index > 0 else index])
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Table of the steps, one row each: forward value, backward gradients, formula, norm, source line."""
+        """Table of the steps by number, from 1: forward value, backward gradients, formula, norm, source line."""
         from explorer.reading.data_frames import frame_of
 
-        return frame_of([_row(step) for step in self.data], STEPS)
+        table = frame_of([_row(step) for step in self.data], STEPS)
+        return table.set_axis([step.index for step in self.data], axis="index").rename_axis("step")
 
     def check(self) -> pd.DataFrame:
         """Check each leaf's gradient against autograd and finite differences: one row per leaf.
@@ -182,26 +175,25 @@ def chain_rule(
             raise TypeError("tcompile.chain_rule takes arguments only for a function or module to call")
         return _make_chain(tensors_in(target, "tcompile.chain_rule"), None, frame, gradient)
     from compiler.autograd.tape import TapeRecorder
+    from explorer.entry.living_graph import Recorded
 
     function = partial(target, *args, **(kwargs or {}))
     random = torch.get_rng_state()
     tape = TapeRecorder(frame)
     value, recording, title = record_call(target, function, frame, values=True, tape=tape)
     outputs = tensors_in(value, title or "the function")
-    called = _Called(recording, tape, function, random, argument_names(target, args, kwargs or {}), title)
+    recorded = Recorded(recording, tape, title, argument_names(target, args, kwargs or {}))
+    called = _Called(recorded, function, random)
     return _make_chain(outputs, called, frame, gradient)
 
 
 @dataclass(frozen=True)
 class _Called:
-    """How a function was called, to be recorded. `names` has the names of its arguments, by `id`."""
+    """How a function was called, to be called again."""
 
-    recording: Recording
-    tape: TapeRecorder
+    recorded: Recorded
     function: Callable[[], Any]
     random: Tensor
-    names: Mapping[int, str]
-    title: str
 
 
 def argument_names(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, str]:
@@ -223,79 +215,20 @@ def argument_names(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
 def _make_chain(
     outputs: Sequence[Tensor], called: _Called | None, frame: FrameType, gradient: Tensor | None
 ) -> ChainRule:
-    from compiler.autograd.chain import chain_steps, known_values, with_variables
-    from compiler.autograd.eager_graph import eager_graph, without_inner
-    from compiler.autograd.explore import graph_record, names_of_tensors
-    from compiler.autograd.health import health_of
-    from explorer.findings.chain.program import variables_of
-    from explorer.findings.chain.record import chain_artifact
+    from compiler.autograd.eager_graph import without_inner
+    from explorer.entry.living_graph import living_graph
 
-    recording = called.recording if called else None
-    names = (dict(called.names) if called else {}) | names_of_tensors(frame, recording)
     every = list(outputs)
     outputs = [output for output in without_inner(every) if output.requires_grad or len(every) == 1]
-    graph = eager_graph(outputs, recording=recording, names=names)
     gradients = None if gradient is None else [_check_gradient(gradient, outputs)]
-    run, note = _run_backward(graph, outputs, gradients)
-    values = known_values(graph, outputs, recording)
-    health = health_of(graph, run, values) if not note else ()
-    record = graph_record(graph, outputs, names, called.title if called else "", health)
-    nodes = record["autograd"].entities
-    places = {node.label: {key: node.attrs[key] for key in PLACE if key in node.attrs} for node in nodes}
-    data = chain_steps(graph, outputs, places=places, run=run, values=values)
-    tape = called.tape.tape(outputs) if called else None
-    program, shown = _canvas(tape, graph, names, data, outputs, gradients, note)
-    if tape is not None and not tape.problem:
-        data = with_variables(data, *variables_of(tape, graph, names))
-    note = note or ("" if graph.recorded else NOT_RECORDED)
-    steps = chain_artifact(record.title, data, note, record["autograd"], shown)
+    living = living_graph(outputs, called.recorded if called else None, frame, gradients)
     chosen = {id(output) for output in outputs}
     taken = [place for place, output in enumerate(every) if id(output) in chosen]
     again = partial(_call_again, called.function, taken) if called else None
-    record = record.with_fields(artifacts=(*record.artifacts, steps))
-    chain = ChainRule(data, graph, outputs, record, again, called.random if called else None, gradients)
-    chain.compiler.evaluate = program.evaluate if program is not None else None
+    random = called.random if called else None
+    chain = ChainRule(living.steps, living.graph, outputs, living.record, again, random, gradients)
+    chain.compiler.evaluate = living.evaluate
     return chain
-
-
-def _run_backward(
-    graph: EagerGraph, outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None
-) -> tuple[BackwardRun, str]:
-    """The gradients of a backward pass; if torch refuses it for a write in place, none, and torch's reason."""
-    from compiler.autograd.backward_run import BackwardRun, run_backward
-
-    try:
-        return run_backward(graph, outputs, gradients), ""
-    except RuntimeError as error:
-        if "modified by an inplace operation" not in str(error):
-            raise
-        return BackwardRun(), f"Backward stops here, torch says: {error}"
-
-
-def _canvas(
-    tape: Tape | None,
-    graph: EagerGraph,
-    names: Mapping[int, str],
-    steps: Sequence[ChainStep],
-    outputs: Sequence[Tensor],
-    gradients: Sequence[Tensor] | None,
-    note: str,
-) -> tuple[Program | None, Mapping[str, Any]]:
-    """The program of the living canvas, None if it can't be evaluated again, and its data."""
-    import torch
-
-    from explorer.findings.chain.program import program_of, recorded_program
-
-    if tape is None:
-        return None, recorded_program(graph, steps, "values change only if the graph is built by this call")
-    if not note:
-        seeds = list(gradients) if gradients is not None else [torch.ones_like(output) for output in outputs]
-        program = program_of(tape, graph, names, steps, seeds)
-        if program is not None:
-            return program, program.data
-    failed = "torch refuses to run this backward" if note else ""
-    reason = failed or tape.problem or "run again, its operations give other numbers, or some are not PyTorch's"
-    return None, recorded_program(graph, steps, reason)
 
 
 def _call_again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:

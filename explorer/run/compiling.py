@@ -62,7 +62,7 @@ class KernelCompiler:
         self._tried: set[str] = set()
         self.makers: dict[str, Maker] = {}
         self.known = KnownFindings()
-        self.evaluate: Callable[[Mapping[str, Any]], dict[str, Any]] | None = (
+        self.evaluate: Callable[[Mapping[str, Any]], tuple[dict[str, Any], bytes]] | None = (
             None  # a call's tape, run with other inputs
         )
         self.tree: Callable[[str], str] | None = None  # text of an entity's call at each level, if its graph was kept

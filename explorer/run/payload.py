@@ -239,7 +239,9 @@ def opened_first(record: Record) -> list[str]:
         return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]
     if record.xray is not None and record.of_stage("frame_map"):
         return ["frame_map"]
-    return ["chain_rule", "autograd"] if record.of_stage("chain_rule") else []
+    chain = record.of_stage("chain_rule")
+    graph = ["autograd"] if chain and chain[0].attrs.get("beside") else []
+    return [*graph, "chain_rule"] if chain else []
 
 
 def versus_table(record: Record) -> dict[str, Any] | None:

@@ -150,6 +150,7 @@ class Explorer(anywidget.AnyWidget):
             "tree": lambda: self._send_tree(message["id"]),
             "views": self._send_views,
             "evaluate": lambda: self._send_evaluation(message["request"]),
+            "morph": lambda: self._send_morph(message["graph"]),
             "cancel": self.compiler.cancel,
             "switch": lambda: self._switch(message["callee"]),
             "lab": lambda: self._send_lab_cell(message["kernel"]),
@@ -167,7 +168,21 @@ class Explorer(anywidget.AnyWidget):
 
     def _send_evaluation(self, request: dict[str, Any]) -> None:
         evaluate = self.compiler.evaluate
-        self.send({"type": "evaluated", "data": None if evaluate is None else evaluate(request)})
+        data: dict[str, Any] | None
+        try:
+            data, numbers = (None, b"") if evaluate is None else evaluate(request)
+        except (RuntimeError, ValueError) as error:  # an operation may refuse the changed numbers
+            data, numbers = {"error": str(error).partition("\n")[0]}, b""
+        self.send({"type": "evaluated", "data": data}, [numbers])
+
+    def _send_morph(self, graph: str) -> None:
+        from explorer.run.morph import Morph
+
+        try:
+            html, problem = Morph(self.compiler.record, graph).page(), ""
+        except ValueError as error:
+            html, problem = "", str(error)
+        self.send({"type": "morph", "html": html, "problem": problem})
 
     def _send_tree(self, entity: str) -> None:
         if self.compiler.tree is not None:

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { GraphView } from "./graph.js";
 import { saveButtons, textButton, zoomButtons } from "./picture.js";
+import { TOOLS } from "./views.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
 
@@ -16,9 +17,13 @@ const OVERLAYS = [
   ["dtype", "by dtype"],
 ];
 
+/** Stages of graphs that `run.morph()` goes through. */
+const MORPHED = new Set(["captured", "joint", "forward", "backward", "inference", "post_grad", "lowered"]);
+
 export class DrawingView {
-  /** @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} artifact */
-  constructor(root, callbacks, artifact) {
+  /** @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} artifact @param {import("./store.js").Store} store */
+  constructor(root, callbacks, artifact, store) {
+    this.store = store;
     this.artifact = artifact;
     this.callbacks = callbacks;
     this.canvas = h("div", { class: "tc-drawing" });
@@ -67,8 +72,16 @@ export class DrawingView {
       textButton("open all", "Open every module group", () => this.graph.openAll()),
       textButton("close all", "Close every module group", () => this.graph.closeAll()),
       saveButtons(picture, this.callbacks.withTools),
+      ...this.morphButton(),
       overlay,
     );
+  }
+
+  morphButton() {
+    const { stage, graph } = this.artifact.info;
+    if (!this.store.kernel || !MORPHED.has(stage)) return [];
+    const show = () => this.callbacks.withTools(() => TOOLS.showMorph?.(/** @type {HTMLElement} */ (this.canvas.closest(".tcompile")), this.store, graph));
+    return [textButton("eager → kernels", "This graph on its way from eager mode to kernels: run.morph()", show)];
   }
 
   /** Colour the nodes by source line, or by what the overlay says. @param {import("./rainbow.js").Rainbow | null} rainbow */

@@ -1,6 +1,7 @@
 // Evaluates a recorded graph forward and backward, in float64, for the ATen operations below. It says which others there
 // are: what comes after those is unknown, and so are the gradients that would flow through them.
 
+import { LAYERS } from "./evaluate_layers.js";
 import {
   asTensor, commonShape, dimsOf, dropped, expanded, expandedTo, joined, keptShape, larger, logSumExp, made, mapped, matmul, permuted, plus, positive, reduced, selected, sliced, smaller, softmax, spread, squeezed, summed, summedTo, swapped, times, unsqueezed, viewed, zipped,
 } from "./tensors.js";
@@ -15,9 +16,9 @@ import {
  * @typedef {{values: Map<string, Tensor>, gradients: Map<string, Tensor>, flows: Map<string, Tensor>,
  *   derivatives: Map<string, Tensor>, unknown: string[]}} Evaluation
  *
- * `run` gives the results, `back` a gradient for each argument (a list of them for a list); `d` says that each element of
+ * `run` gives the results, null if it doesn't know what is asked, `back` a gradient for each argument (a list of them for a list); `d` says that each element of
  * the result depends on one element of each input.
- * @typedef {{run: (args: any[], kwargs: any) => Tensor[], back?: (g: Tensor, args: any[], outs: Tensor[], kwargs: any, all: (Tensor | undefined)[]) => any[],
+ * @typedef {{run: (args: any[], kwargs: any) => (Tensor | null)[] | null, back?: (g: Tensor, args: any[], outs: Tensor[], kwargs: any, all: (Tensor | undefined)[]) => any[],
  *   elementwise?: boolean}} Rule
  */
 
@@ -42,6 +43,8 @@ export function erf(x) {
 
 /** @param {number} x */
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+/** log(1 + exp(x)) @param {number} x */
+const softened = (x) => Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x)));
 /** @param {number} x */
 const normal = (x) => Math.exp((-x * x) / 2) / Math.sqrt(2 * Math.PI);
 /** @param {number} x @param {boolean} condition @param {number} other */
@@ -84,7 +87,25 @@ const UNARY = {
     (x, beta = 1, most = 20) => (x * beta > most ? x : Math.log1p(Math.exp(x * beta)) / beta),
     (x, _, beta = 1, most = 20) => (x * beta > most ? 1 : sigmoid(x * beta)),
   ],
-  elu: [(x, alpha = 1) => (x > 0 ? x : alpha * Math.expm1(x)), (x, _, alpha = 1) => (x > 0 ? 1 : alpha * Math.exp(x))],
+  elu: [
+    (x, alpha = 1, scale = 1, steep = 1) => scale * (x > 0 ? x : alpha * Math.expm1(x * steep)),
+    (x, _, alpha = 1, scale = 1, steep = 1) => scale * (x > 0 ? 1 : alpha * steep * Math.exp(x * steep)),
+  ],
+  asinh: [Math.asinh, (x) => 1 / Math.sqrt(x * x + 1)],
+  acosh: [Math.acosh, (x) => 1 / Math.sqrt(x * x - 1)],
+  atanh: [Math.atanh, (x) => 1 / (1 - x * x)],
+  erfc: [(x) => 1 - erf(x), (x) => (-2 / Math.sqrt(Math.PI)) * Math.exp(-x * x)],
+  trunc: [Math.trunc, () => 0],
+  round: [(x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x)), () => 0],
+  frac: [(x) => x - Math.trunc(x), () => 1],
+  mish: [(x) => x * Math.tanh(softened(x)), (x) => Math.tanh(softened(x)) + x * (1 - Math.tanh(softened(x)) ** 2) * sigmoid(x)],
+  hardswish: [(x) => (x * Math.min(6, Math.max(0, x + 3))) / 6, (x) => (x < -3 ? 0 : x <= 3 ? x / 3 + 0.5 : 1)],
+  hardsigmoid: [(x) => Math.min(6, Math.max(0, x + 3)) / 6, (x) => when(x > -3 && x < 3, 1 / 6, 0)],
+  softshrink: [(x, by = 0.5) => (x > by ? x - by : x < -by ? x + by : 0), (x, _, by = 0.5) => when(x > by || x < -by, 1, 0)],
+  hardshrink: [(x, by = 0.5) => (x > by || x < -by ? x : 0), (x, _, by = 0.5) => when(x > by || x < -by, 1, 0)],
+  threshold: [(x, least, other) => (x > least ? x : other), (x, _, least) => when(x > least, 1, 0)],
+  logical_not: [(x) => Number(!x), () => 0],
+  isnan: [(x) => Number(Number.isNaN(x)), () => 0],
   leaky_relu: [(x, slope = 0.01) => (x > 0 ? x : slope * x), (x, _, slope = 0.01) => (x > 0 ? 1 : slope)],
   hardtanh: [(x, low = -1, high = 1) => Math.min(high, Math.max(low, x)), (x, _, low = -1, high = 1) => when(x > low && x < high, 1, 0)],
   clamp: [
@@ -107,6 +128,15 @@ const BINARY = {
   ],
   maximum: [larger, (x, y) => (x === y ? 0.5 : x > y ? 1 : 0), (x, y) => (x === y ? 0.5 : x < y ? 1 : 0)],
   minimum: [smaller, (x, y) => (x === y ? 0.5 : x < y ? 1 : 0), (x, y) => (x === y ? 0.5 : x > y ? 1 : 0)],
+  hypot: [Math.hypot, (x, _, o) => x / o, (_, y, o) => y / o],
+  logaddexp: [(x, y) => y + softened(x - y), (x, y) => sigmoid(x - y), (x, y) => sigmoid(y - x)],
+  xlogy: [(x, y) => (x === 0 && !Number.isNaN(y) ? 0 : x * Math.log(y)), (_, y) => Math.log(y), (x, y) => x / y],
+  fmod: [(x, y) => x % y, () => 1, (x, y) => -Math.trunc(x / y)],
+  remainder: [(x, y) => x - Math.floor(x / y) * y, () => 1, (x, y) => -Math.floor(x / y)],
+  floor_divide: [(x, y) => Math.floor(x / y), () => 0, () => 0],
+  _prelu_kernel: [(x, y) => (x > 0 ? x : x * y), (x, y) => (x > 0 ? 1 : y), (x) => (x > 0 ? 0 : x)],
+  logical_and: [(x, y) => Number(x && y ? 1 : 0), () => 0, () => 0],
+  logical_or: [(x, y) => Number(x || y ? 1 : 0), () => 0, () => 0],
   atan2: [Math.atan2, (x, y) => y / (x * x + y * y), (x, y) => -x / (x * x + y * y)],
   tanh_backward: [(g, o) => g * (1 - o * o), (_, o) => 1 - o * o, (g, o) => -2 * g * o],
   sigmoid_backward: [(g, o) => g * o * (1 - o), (_, o) => o * (1 - o), (g, o) => g * (1 - 2 * o)],
@@ -142,7 +172,7 @@ for (const [name, [f, dx, dy]] of Object.entries(BINARY)) {
   };
 }
 
-for (const [name, f] of Object.entries(COMPARED)) RULES[name] = { run: ([a, b]) => [zipped(asTensor(a), asTensor(b), (x, y) => Number(f(x, y)))] };
+for (const [name, f] of Object.entries(COMPARED)) RULES[name] = { run: ([a, b]) => [{ ...zipped(asTensor(a), asTensor(b), (x, y) => Number(f(x, y))), bool: true }] };
 
 /** a + sign · alpha · b. @param {number} sign @param {boolean} [turned] @returns {Rule} */
 function addition(sign, turned = false) {
@@ -226,51 +256,6 @@ const attention = {
   },
 };
 
-/** @type {Rule} */
-const layerNorm = {
-  run: ([a, shape, weight, bias, eps]) => {
-    const { apart, mean, variance } = spread(a, shape.map((/** @type {number} */ _, /** @type {number} */ at) => a.shape.length - shape.length + at), 0);
-    const inverse = mapped(variance, (v) => 1 / Math.sqrt(v + eps));
-    let result = times(apart, inverse);
-    if (weight) result = times(result, weight);
-    return [bias ? plus(result, bias) : result, mean, inverse];
-  },
-  back: (g, [a, shape, weight, bias, eps]) => {
-    const dims = shape.map((/** @type {number} */ _, /** @type {number} */ at) => a.shape.length - shape.length + at);
-    const { apart, variance, count } = spread(a, dims, 0);
-    const inverse = mapped(variance, (v) => 1 / Math.sqrt(v + eps));
-    const unit = times(apart, inverse);
-    const dn = weight ? times(g, weight) : g;
-    const mean = mapped(summed(dn, dims), (x) => x / count);
-    const along = mapped(summed(times(dn, unit), dims), (x) => x / count);
-    const da = times(zipped(zipped(dn, mean, (x, m) => x - m), times(unit, along), (x, y) => x - y), inverse);
-    return [da, null, weight && summedTo(times(g, unit), weight.shape), bias && summedTo(g, bias.shape)];
-  },
-};
-
-/** @type {Rule} */
-const nllLoss = {
-  run: ([a, target, weight, reduction, ignored]) => {
-    const { terms, all } = nllTerms(a, target, weight, ignored);
-    if (reduction === 0) return [{ shape: target.shape, data: Float64Array.from(terms, ({ w, at }) => (w ? -w * a.data[at] : 0)) }, asTensor(0)];
-    const sum = terms.reduce((total, { w, at }) => total - (w ? w * a.data[at] : 0), 0);
-    return [asTensor(reduction === 1 ? sum / all : sum), asTensor(all)];
-  },
-  back: (g, [a, target, weight, reduction, ignored]) => {
-    const { terms, all } = nllTerms(a, target, weight, ignored);
-    const sum = made(a.shape);
-    terms.forEach(({ w, at }, n) => w && (sum.data[at] -= (w * g.data[reduction === 0 ? n : 0]) / (reduction === 1 ? all : 1)));
-    return [sum];
-  },
-};
-
-/** @param {Tensor} a @param {Tensor} target @param {Tensor | null} weight @param {number} ignored */
-function nllTerms(a, target, weight, ignored) {
-  const classes = a.shape[a.shape.length - 1];
-  const terms = Array.from(target.data, (label, row) => ({ w: label === ignored ? 0 : weight ? weight.data[label] : 1, at: row * classes + label }));
-  return { terms, all: terms.reduce((sum, { w }) => sum + w, 0) };
-}
-
 /** @param {Tensor} a @param {(row: number, column: number) => boolean} keeps */
 function triangle(a, keeps) {
   const [rows, columns] = a.shape.slice(-2);
@@ -307,6 +292,28 @@ Object.assign(RULES, /** @type {Record<string, Rule>} */ ({
   detach: { run: ([a]) => [a] },
   _to_copy: moves((a) => a),
   lift_fresh: moves((a) => a),
+  lerp: {
+    elementwise: true,
+    run: ([a, b, by]) => [zipped(zipped(asTensor(b), a, (y, x) => y - x), zipped(asTensor(by), a, (w) => w), (d, w) => d * w)].map((moved) => plus(a, moved)),
+    back: (g, [a, b, by]) => {
+      const w = asTensor(by);
+      return [summedTo(zipped(g, w, (x, share) => x * (1 - share)), a.shape), summedTo(times(g, w), b.shape), typeof by === "object" ? summedTo(times(g, zipped(b, a, (y, x) => y - x)), w.shape) : null];
+    },
+  },
+  addcmul: {
+    run: ([a, b, c], { value = 1 }) => [zipped(a, times(b, c), (x, y) => x + value * y)],
+    back: (g, [a, b, c], _, { value = 1 }) => {
+      const scaled = mapped(g, (x) => value * x);
+      return [summedTo(g, a.shape), summedTo(times(scaled, c), b.shape), summedTo(times(scaled, b), c.shape)];
+    },
+  },
+  addcdiv: {
+    run: ([a, b, c], { value = 1 }) => [zipped(a, zipped(b, c, (x, y) => x / y), (x, y) => x + value * y)],
+    back: (g, [a, b, c], _, { value = 1 }) => {
+      const share = zipped(mapped(g, (x) => value * x), c, (x, y) => x / y);
+      return [summedTo(g, a.shape), summedTo(share, b.shape), summedTo(mapped(times(share, zipped(b, c, (x, y) => x / y)), (x) => -x), c.shape)];
+    },
+  },
   copy: { run: ([a, b]) => [expanded(b, a.shape)], back: (g, [a, b]) => [made(a.shape), summedTo(g, b.shape)] },
   ones_like: { run: ([a]) => [made(a.shape, () => 1)] },
   zeros_like: { run: ([a]) => [made(a.shape)] },
@@ -385,47 +392,13 @@ Object.assign(RULES, /** @type {Record<string, Rule>} */ ({
       return [mapped(times(expanded(viewed(g, keptShape(a.shape, dims)), a.shape), apart), (x) => (2 * x) / (count - (correction ?? 1)))];
     },
   },
-  linalg_vector_norm: {
-    run: ([a, order = 2, over, keep = false]) => {
-      if (order !== 2) throw new Error("only the 2-norm");
-      const dims = dimsOf(a, over);
-      return [dropped(mapped(summed(times(a, a), dims), Math.sqrt), dims, keep)];
-    },
-    back: (g, [a, , over]) => {
-      const dims = dimsOf(a, over);
-      const norm = mapped(summed(times(a, a), dims), Math.sqrt);
-      const unit = zipped(a, norm, (x, n) => (n ? x / n : 0));
-      return [times(expanded(viewed(g, norm.shape), a.shape), unit)];
-    },
-  },
-  mse_loss: {
-    run: ([a, b, reduction = 1]) => {
-      const squares = zipped(a, b, (x, y) => (x - y) ** 2);
-      const sum = squares.data.reduce((all, x) => all + x, 0);
-      return [reduction === 0 ? squares : asTensor(reduction === 1 ? sum / squares.data.length : sum)];
-    },
-    back: (g, [a, b, reduction = 1]) => {
-      const apart = zipped(a, b, (x, y) => 2 * (x - y));
-      const d = mapped(times(apart, g), (x) => (reduction === 1 ? x / apart.data.length : x));
-      return [summedTo(d, a.shape), summedTo(mapped(d, (x) => -x), b.shape)];
-    },
-  },
-  embedding: {
-    run: ([table, rows]) => {
-      const width = table.shape[1];
-      return [made([...rows.shape, width], (at) => table.data[rows.data[Math.floor(at / width)] * width + (at % width)])];
-    },
-    back: (g, [table, rows]) => {
-      const width = table.shape[1];
-      const sum = made(table.shape);
-      g.data.forEach((x, at) => (sum.data[rows.data[Math.floor(at / width)] * width + (at % width)] += x));
-      return [sum];
-    },
-  },
-  native_layer_norm: layerNorm,
-  nll_loss_forward: nllLoss,
   _scaled_dot_product_flash_attention_for_cpu: attention,
-}));
+}), LAYERS);
+
+RULES.std = {
+  run: (args, kwargs) => (RULES.var.run(args, kwargs) ?? []).map((variance) => variance && mapped(variance, Math.sqrt)),
+  back: (g, args, [out], kwargs, all) => RULES.var.back?.(zipped(g, out, (x, deviation) => x / (2 * deviation)), args, [out], kwargs, all) ?? [],
+};
 
 RULES.gelu = {
   elementwise: true,
@@ -444,9 +417,15 @@ function tanhGeluSlope(x) {
 
 // ---- programs
 
+/** The rule of an operation: of its overload, as `max.dim`, or of all. @param {string} [op] @returns {Rule | undefined} */
+const ruleOf = (op = "") => (TENSOR_BOUNDS.has(op) ? undefined : (RULES[op] ?? RULES[op.split(".")[0]]));
+
+/** Their bounds are tensors, not numbers. */
+const TENSOR_BOUNDS = new Set(["clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"]);
+
 /** Whether it knows an operation, as `add.Tensor`; a division that rounds is none. @param {Op} op */
-export function knows({ op = "", kwargs = {} }) {
-  return op.split(".")[0] in RULES && !kwargs.rounding_mode;
+export function knows({ op, kwargs = {} }) {
+  return Boolean(ruleOf(op)) && !kwargs.rounding_mode;
 }
 
 /** @param {any} value @param {Map<string, Tensor>} values @returns {any} */
@@ -475,8 +454,9 @@ export function evaluate(program, sources, seeds) {
     if (!node.op) return;
     if (!knows(node)) return unknown.add(node.op);
     if (refsOf(node).some((ref) => !values.has(ref.join(" ")))) return;
-    const outs = RULES[node.op.split(".")[0]].run(read(node.args, values), read(Object.entries(node.kwargs ?? {}), values).reduce(asKeywords, {}));
-    outs.forEach((out, output) => values.set(`${at} ${output}`, out));
+    const outs = ruleOf(node.op)?.run(read(node.args, values), read(Object.entries(node.kwargs ?? {}), values).reduce(asKeywords, {}));
+    if (!outs?.[0]) return unknown.add(node.op);
+    outs.forEach((out, output) => out && values.set(`${at} ${output}`, out));
   });
   return { values, unknown: [...unknown], ...backward(program, values, seeds) };
 }
@@ -506,7 +486,7 @@ function backward({ nodes, outputs }, values, seeds) {
       flows.set(`${at} ${input}`, flow);
       add(`${from} ${output}`, flow);
     });
-    if (RULES[node.op.split(".")[0]].elementwise) sent(node, made(g.shape, () => 1), values, at).forEach((each, input) => each && derivatives.set(`${at} ${input}`, each));
+    if (ruleOf(node.op)?.elementwise) sent(node, made(g.shape, () => 1), values, at).forEach((each, input) => each && derivatives.set(`${at} ${input}`, each));
   }
   return { gradients, flows, derivatives };
 }
@@ -520,9 +500,9 @@ function resultsOf(values, at) {
 
 /** What an operation sends back to each tensor that it read. @param {Op} node @param {Tensor} g @param {Map<string, Tensor>} values @param {number} at @param {(Tensor | undefined)[]} [all] gradients of all results @returns {(Tensor | null)[]} */
 function sent(node, g, values, at, all = []) {
-  const rule = RULES[(node.op ?? "").split(".")[0]];
+  const rule = ruleOf(node.op);
   const args = read(node.args ?? [], values);
   const outs = resultsOf(values, at);
-  const given = rule.back?.(g, args, outs, read(Object.entries(node.kwargs ?? {}), values).reduce(asKeywords, {}), all) ?? [];
+  const given = rule?.back?.(g, args, outs, read(Object.entries(node.kwargs ?? {}), values).reduce(asKeywords, {}), all) ?? [];
   return (node.args ?? []).flatMap((arg, place) => (Array.isArray(arg) ? (arg.some((each) => each?.$) ? (given[place] ?? arg.map(() => null)) : []) : arg?.$ ? [given[place] ?? null] : []));
 }

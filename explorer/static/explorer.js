@@ -175,7 +175,7 @@ export class Explorer {
       if (this.store.stage(name)) this.addPane("graph").showStage(name);
       else this.addPane().show(name);
     }
-    this.root.classList.toggle("tc-no-inspector", begins.length > 1 && !this.store.manifest.versus);
+    this.root.classList.toggle("tc-no-inspector", (begins.length > 1 || begins[0] === "chain_rule") && !this.store.manifest.versus);
     if (!begins.length && compare) this.addPane().compareAs(compare[1], compare[0]);
   }
 

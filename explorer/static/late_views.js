@@ -4,6 +4,7 @@
 import { ComparisonView } from "./comparison_view.js";
 import { showKeys } from "./keys.js";
 import { MemoryView } from "./memory_view.js";
+import { showMorph } from "./morph_overlay.js";
 import { savePicture } from "./picture_file.js";
 import { present } from "./presenter.js";
 import { ProfileView } from "./profile_view.js";
@@ -13,7 +14,7 @@ import { TimingView } from "./timing_view.js";
 import { TOOLS } from "./views.js";
 import { XrayView } from "./xray_view.js";
 
-Object.assign(TOOLS, { savePicture, showKeys, present });
+Object.assign(TOOLS, { savePicture, showKeys, showMorph, present });
 
 /** @type {import("./views.js").Views} */
 export const LATE_VIEWS = {

@@ -1,7 +1,6 @@
-// A graph on a canvas, as it is or between two states: `draw([state], 0)`, `draw([before, after], t)` with t from 0 to 1.
-// A node is a box with a tensor above its title and one below; an edge is a line as wide as what flows in it.
+// A graph on a canvas. A node is a box with a tensor above its title and one below; an edge is a line as wide as what flows in it.
 //
-// A state is plain data. `placeState(state)` gives its nodes and edges their places, once; `paintStates` paints on any
+// A state is plain data. `placeState(state)` gives its nodes and edges their places, once; `paintState` paints on any
 // 2D context, also that of an SVG; `GraphCanvas` has the camera, the pointer and the frames.
 
 import { layout } from "./layout.js";
@@ -12,11 +11,10 @@ import { layout } from "./layout.js";
  * @typedef {{type: string, shape: number[], count: number, norm: number, low: number, high: number, zeros: number, nans: number,
  *   infinite: number, numbers: ArrayLike<number> | null, heat: {rows: number, columns: number, cells: ArrayLike<number>} | null}} Tensor
  *
- * A node. `tone` is one of TONES. `above`, `below`: undefined for no room, null for room that is empty now. Between two
- * states, a node with the same id moves; else it comes out of the nodes `from`, or melts into the node `into`.
+ * A node. `tone` is one of TONES; `badge` is written above it, as a warning if it `warns`. `above`, `below`: undefined for no room, null for room that is empty now.
  * `x`, `y` are its middle, `w`, `h` its size; `placeState` fills them in.
  * @typedef {{id: string, title: string, detail?: string, above?: Tensor | null, below?: Tensor | null, aboveSize?: Tensor | null,
- *   belowSize?: Tensor | null, tone?: string, badge?: string, faint?: boolean, from?: string[], into?: string, x?: number, y?: number, w?: number, h?: number}} Node
+ *   belowSize?: Tensor | null, tone?: string, badge?: string, warns?: boolean, x?: number, y?: number, w?: number, h?: number}} Node
  *
  * An edge, from top to bottom. `width` in points; `label` is written at its middle; `flow` from 0 to 1 is how far
  * something has come on its way, `back` from the bottom up.
@@ -25,20 +23,26 @@ import { layout } from "./layout.js";
  * @typedef {{nodes: Node[], edges: Edge[], width?: number, height?: number}} State
  * @typedef {{x: number, y: number, w: number, h: number}} Rect
  * @typedef {import("./graph_colours.js").Theme} Theme
- * @typedef {{ids: Set<string>, linked: Set<string>, cursor: string}} Marks
+ * @typedef {{linked: Set<string>}} Marks
+ * @typedef {{left: number, top: number, right: number, bottom: number}} Sight
  */
 
 const SANS = "system-ui, sans-serif";
-const FONTS = { title: `600 12px ${SANS}`, detail: `10.5px ${SANS}`, number: "11px ui-monospace, Menlo, Consolas, monospace", label: `600 10.5px ${SANS}` };
-const CELL = { width: 46, height: 16 };
+const FONTS = { title: `600 12px ${SANS}`, detail: `10.5px ${SANS}`, number: "11px 'DejaVu Sans Mono', Menlo, Consolas, monospace", label: `600 10.5px ${SANS}` };
+const CELL = { width: 52, height: 17 };
+/** A letter of a number is so wide, and so many fit into a cell. */
+const LETTER = 6.62;
+const DIGITS = 7;
 /** A tensor is written in numbers if it has at most so many rows and columns. */
 const SIDE = 4;
+/** A heat map's width, and that of the words beside it. */
 const HEAT = 64;
+const WORDS = 104;
 const TITLE = 34;
 const PAD = 8;
-/** A picture that opens is no smaller: it shows a part of a large graph. */
-const LEGIBLE = 0.6;
-const POINTS = 9;
+/** A picture that opens is no smaller, and shows a part of a large graph; a small one is no larger than this. */
+const LEGIBLE = 0.95;
+const LARGEST = 1.35;
 /** Positive and negative, from Okabe and Ito's palette, on light and dark. */
 const SIGNS = { light: ["0, 114, 178", "213, 94, 0"], dark: ["86, 180, 233", "230, 126, 30"] };
 /** What nodes and edges are coloured by: the name of a colour of the theme. @type {Record<string, keyof Theme>} */
@@ -51,6 +55,14 @@ export function digitsOf(number) {
   if (Number.isInteger(number) && Math.abs(number) < 1e5) return String(number).replace(/^-/, "−");
   const text = number.toPrecision(4);
   return (text.includes("e") ? text.replace(/\.?0+e/, "e") : text.replace(/\.?0+$/, "")).replace(/^-/, "−");
+}
+
+/** As many digits as fit into a cell. @param {number} number */
+export function shortDigits(number) {
+  const whole = digitsOf(number);
+  if (whole.length <= DIGITS) return whole;
+  const shorter = [3, 2, 1].flatMap((digits) => [digitsOf(Number(number.toPrecision(digits))), number.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace(/^-/, "−")]);
+  return shorter.find((text) => text.length <= DIGITS) ?? whole;
 }
 
 /** The rows and columns that a tensor's numbers are written in; null if they are too many. @param {Tensor} tensor @returns {[number, number] | null} */
@@ -66,7 +78,7 @@ function sizeOf(tensor) {
   if (!tensor) return [0, tensor === null ? CELL.height : 0];
   const grid = gridOf(tensor);
   if (grid) return [grid[1] * CELL.width, grid[0] * CELL.height];
-  return [HEAT + 92, tensor.heat ? Math.max(heatHeight(tensor.heat), 3 * 13) : 3 * 13];
+  return [HEAT + WORDS, tensor.heat ? Math.max(heatHeight(tensor.heat), 3 * 13) : 3 * 13];
 }
 
 /** @param {{rows: number, columns: number}} heat */
@@ -94,7 +106,7 @@ export function placeState(state) {
   const index = new Map(state.nodes.map(({ id }, at) => [id, at]));
   for (const node of state.nodes) {
     const [above, below] = [sizeOf(node.aboveSize ?? node.above), sizeOf(node.belowSize ?? node.below)];
-    const words = Math.max(widthOf(node.title, FONTS.title), widthOf(node.detail ?? "", FONTS.detail));
+    const words = Math.max(widthOf(node.title, FONTS.title), widthOf(node.detail ?? "", FONTS.detail), node.badge ? widthOf(node.badge, FONTS.label) : 0);
     node.w = Math.ceil(Math.max(words, above[0], below[0], 34) + 2 * PAD);
     node.h = Math.ceil(TITLE - (node.detail ? 0 : 12) + (above[1] && above[1] + PAD) + (below[1] && below[1] + PAD));
   }
@@ -112,102 +124,11 @@ export function placeState(state) {
   return state;
 }
 
-// ---- between two states
-
 /** @param {number} a @param {number} b @param {number} t */
 const mixed = (a, b, t) => a + (b - a) * t;
 
-/** Slow at both ends. @param {number} t */
-export const eased = (t) => t * t * (3 - 2 * t);
-
 /** @param {Node} node @returns {Rect} */
 const rectOf = ({ x = 0, y = 0, w = 0, h = 0 }) => ({ x, y, w, h });
-
-/** @param {Rect} a @param {Rect} b @param {number} t @returns {Rect} */
-function between(a, b, t) {
-  return { x: mixed(a.x, b.x, t), y: mixed(a.y, b.y, t), w: mixed(a.w, b.w, t), h: mixed(a.h, b.h, t) };
-}
-
-/**
- * The nodes and edges to paint at time t, each with where it is and how opaque.
- * @param {State[]} states one, or two @param {number} t
- * @returns {{nodes: {node: Node, rect: Rect, alpha: number}[], edges: {edge: Edge, points: ArrayLike<number>, alpha: number}[]}}
- */
-export function inBetween(states, t) {
-  const [before, after] = states;
-  if (!after || t <= 0) return still(before);
-  if (t >= 1) return still(after);
-  const time = eased(t);
-  const [old, fresh] = [byId(before), byId(after)];
-  const nodes = [];
-  for (const node of before.nodes) {
-    if (fresh.has(node.id)) continue;
-    const target = fresh.get(node.into ?? "");
-    const rect = target ? between(rectOf(node), rectOf(target), time) : rectOf(node);
-    nodes.push({ node, rect, alpha: Math.max(0, 1 - (target ? Math.max(0, 2 * time - 1) : 2 * time)) });
-  }
-  for (const node of after.nodes) {
-    const same = old.get(node.id);
-    const sources = (node.from ?? []).flatMap((id) => old.get(id) ?? []);
-    const start = same ? rectOf(same) : sources.length ? middleOf(sources) : null;
-    const rect = start ? between(start, rectOf(node), time) : rectOf(node);
-    nodes.push({ node, rect, alpha: same ? 1 : start ? Math.min(1, 2 * time) : Math.max(0, 2 * time - 1) });
-  }
-  const rects = new Map(nodes.map(({ node, rect }) => [node.id, rect]));
-  return { nodes, edges: movingEdges(before, after, time, rects) };
-}
-
-/** @param {State} state */
-function still({ nodes, edges }) {
-  return {
-    nodes: nodes.map((node) => ({ node, rect: rectOf(node), alpha: 1 })),
-    edges: edges.flatMap((edge) => (edge.points?.length ? [{ edge, points: edge.points, alpha: 1 }] : [])),
-  };
-}
-
-/** @param {State} state */
-const byId = (state) => new Map(state.nodes.map((node) => [node.id, node]));
-
-/** @param {Node[]} nodes @returns {Rect} */
-function middleOf(nodes) {
-  const share = 1 / nodes.length;
-  const sum = (/** @type {(rect: Rect) => number} */ pick) => nodes.reduce((all, node) => all + pick(rectOf(node)), 0);
-  return { x: share * sum(({ x }) => x), y: share * sum(({ y }) => y), w: share * sum(({ w }) => w), h: share * sum(({ h }) => h) };
-}
-
-/** @param {State} before @param {State} after @param {number} time @param {Map<string, Rect>} rects */
-function movingEdges(before, after, time, rects) {
-  const key = (/** @type {Edge} */ { from, to }) => `${from}\n${to}`;
-  const old = new Map(before.edges.map((edge) => [key(edge), edge]));
-  const kept = new Set(after.edges.map(key));
-  const edges = [];
-  for (const edge of after.edges) {
-    const same = old.get(key(edge));
-    const route = same?.points?.length && edge.points?.length ? mixedRoute(same.points, edge.points, time) : followed(edge, rects);
-    if (route) edges.push({ edge, points: route, alpha: same ? 1 : Math.max(0, 2 * time - 1) });
-  }
-  for (const edge of before.edges) {
-    const route = kept.has(key(edge)) ? null : followed(edge, rects);
-    if (route) edges.push({ edge, points: route, alpha: Math.max(0, 1 - 2 * time) });
-  }
-  return edges;
-}
-
-/** A straight line between two nodes that are under way. @param {Edge} edge @param {Map<string, Rect>} rects */
-function followed({ from, to }, rects) {
-  const [a, b] = [rects.get(from), rects.get(to)];
-  return a && b ? [a.x, a.y + a.h / 2, b.x, b.y - b.h / 2] : null;
-}
-
-/** @param {ArrayLike<number>} a @param {ArrayLike<number>} b @param {number} t */
-function mixedRoute(a, b, t) {
-  const points = [];
-  for (let i = 0; i < POINTS; i++) {
-    const [[ax, ay], [bx, by]] = [pointAt(a, i / (POINTS - 1)), pointAt(b, i / (POINTS - 1))];
-    points.push(mixed(ax, bx, t), mixed(ay, by, t));
-  }
-  return points;
-}
 
 /** The point of a route at a share of its length. @param {ArrayLike<number>} points @param {number} share @returns {[number, number]} */
 export function pointAt(points, share) {
@@ -227,25 +148,43 @@ export function pointAt(points, share) {
 // ---- painting
 
 /**
- * Paint states at time t, in graph units.
- * @param {CanvasRenderingContext2D} context @param {State[]} states @param {number} t @param {Theme} theme @param {Marks} [marks]
+ * Paint a state in graph units.
+ * @param {CanvasRenderingContext2D} context @param {State} state @param {Theme} theme @param {Marks} [marks]
+ * @param {Sight} [sight] what is outside of it is left out
  */
-export function paintStates(context, states, t, theme, marks = { ids: new Set(), linked: new Set(), cursor: "" }) {
-  const { nodes, edges } = inBetween(states, t);
+export function paintState(context, state, theme, marks = { linked: new Set() }, sight = undefined) {
+  const nodes = state.nodes.filter(({ x = 0, y = 0, w = 0, h = 0 }) => !sight || isSeen(sight, x - w / 2, y - h / 2, x + w / 2, y + h / 2));
+  const edges = state.edges.filter(({ points }) => points?.length && (!sight || isSeen(sight, ...boundsOf(points))));
   context.textBaseline = "middle";
-  for (const { edge, points, alpha } of edges) paintEdge(context, edge, points, alpha, theme);
-  for (const { node, rect, alpha } of nodes) paintNode(context, node, rect, alpha, theme, marks);
-  for (const { edge, points, alpha } of edges) paintLabel(context, edge, points, alpha, theme);
+  for (const edge of edges) paintEdge(context, edge, theme);
+  for (const node of nodes) paintNode(context, node, theme, marks);
+  const taken = nodes.map(rectOf);
+  for (const edge of edges) paintLabel(context, edge, theme, taken);
   context.globalAlpha = 1;
+}
+
+/** With room for what stands out: badges, labels, wide lines. @param {Sight} sight @param {number} left @param {number} top @param {number} right @param {number} bottom */
+function isSeen(sight, left, top, right, bottom) {
+  const out = 80;
+  return right + out > sight.left && left - out < sight.right && bottom + out > sight.top && top - out < sight.bottom;
+}
+
+/** @param {ArrayLike<number>} points @returns {[number, number, number, number]} */
+function boundsOf(points) {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  for (let at = 0; at < points.length; at += 2) {
+    [left, right] = [Math.min(left, points[at]), Math.max(right, points[at])];
+    [top, bottom] = [Math.min(top, points[at + 1]), Math.max(bottom, points[at + 1])];
+  }
+  return [left, top, right, bottom];
 }
 
 /** @param {Theme} theme @param {string | undefined} tone */
 const toneOf = (theme, tone) => /** @type {string} */ (theme[TONES[tone ?? "plain"] ?? "border"]);
 
-/** @param {CanvasRenderingContext2D} context @param {Edge} edge @param {ArrayLike<number>} points @param {number} alpha @param {Theme} theme */
-function paintEdge(context, { width = 1.5, tone = "quiet", dashed = false, flow, back }, points, alpha, theme) {
-  if (alpha <= 0) return;
-  context.globalAlpha = alpha * (tone === "quiet" ? 0.6 : 0.9);
+/** @param {CanvasRenderingContext2D} context @param {Edge} edge @param {Theme} theme */
+function paintEdge(context, { width = 1.5, tone = "quiet", dashed = false, flow, back, points = [] }, theme) {
+  context.globalAlpha = tone === "quiet" ? 0.6 : 0.9;
   context.strokeStyle = toneOf(theme, tone);
   context.lineWidth = width;
   context.setLineDash(dashed ? [5, 4] : []);
@@ -254,7 +193,7 @@ function paintEdge(context, { width = 1.5, tone = "quiet", dashed = false, flow,
   context.setLineDash([]);
   if (flow === undefined) return;
   const [x, y] = pointAt(points, back ? 1 - flow : flow);
-  context.globalAlpha = alpha;
+  context.globalAlpha = 1;
   context.fillStyle = toneOf(theme, back ? "backward" : "accent");
   context.beginPath();
   context.roundRect(x - 5, y - 5, 10, 10, 5);
@@ -275,15 +214,24 @@ function trace(context, points) {
   if (last === 2) context.lineTo(points[last], points[last + 1]);
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Edge} edge @param {ArrayLike<number>} points @param {number} alpha @param {Theme} theme */
-function paintLabel(context, { label, tone }, points, alpha, theme) {
-  if (!label || alpha < 0.5) return;
-  const [x, y] = pointAt(points, 0.5);
+/** Where on its way a label may be: as near to the middle as there is room. */
+const SHARES = [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8];
+
+/** @param {Rect} a @param {Rect} b */
+const overlap = (a, b) => 2 * Math.abs(a.x - b.x) < a.w + b.w && 2 * Math.abs(a.y - b.y) < a.h + b.h;
+
+/** @param {CanvasRenderingContext2D} context @param {Edge} edge @param {Theme} theme @param {Rect[]} taken nodes, and labels before this one */
+function paintLabel(context, { label, tone, points = [] }, theme, taken) {
+  if (!label) return;
   const width = widthOf(label, FONTS.label) + 8;
-  context.globalAlpha = 0.94 * alpha;
+  const places = SHARES.map((share) => pointAt(points, share)).map(([x, y]) => ({ x, y, w: width, h: 16 }));
+  const place = places.find((rect) => !taken.some((other) => overlap(rect, other))) ?? places[0];
+  const { x, y } = place;
+  taken.push(place);
+  context.globalAlpha = 0.94;
   context.fillStyle = theme.bg;
   context.fillRect(x - width / 2, y - 8, width, 16);
-  context.globalAlpha = alpha;
+  context.globalAlpha = 1;
   context.fillStyle = tone === "quiet" || !tone ? theme.muted : theme.fg;
   write(context, label, x, y, FONTS.label, "center");
 }
@@ -294,20 +242,15 @@ function write(context, text, x, y, font, align) {
   context.fillText(text, align === "center" ? x - widthOf(text, font) / 2 : x, y);
 }
 
-/**
- * @param {CanvasRenderingContext2D} context @param {Node} node @param {Rect} rect @param {number} alpha @param {Theme} theme
- * @param {Marks} marks
- */
-function paintNode(context, node, { x, y, w, h }, alpha, theme, marks) {
-  if (alpha <= 0) return;
+/** @param {CanvasRenderingContext2D} context @param {Node} node @param {Theme} theme @param {Marks} marks */
+function paintNode(context, node, theme, marks) {
+  const { x, y, w, h } = rectOf(node);
   const [left, top] = [x - w / 2, y - h / 2];
-  context.globalAlpha = alpha * (node.faint ? 0.45 : 1);
-  const chosen = marks.ids.has(node.id);
-  if (chosen || marks.linked.has(node.id)) outline(context, left - 3, top - 3, w + 6, h + 6, chosen ? theme.accent : theme.link, 3);
+  context.globalAlpha = 1;
+  if (marks.linked.has(node.id)) outline(context, left - 3, top - 3, w + 6, h + 6, theme.link, 3);
   context.fillStyle = theme.panel;
   context.fillRect(left, top, w, h);
   outline(context, left, top, w, h, toneOf(theme, node.tone), node.tone && node.tone !== "plain" ? 2 : 1);
-  if (marks.cursor === node.id) outline(context, left - 6, top - 6, w + 12, h + 12, theme.fg, 1);
   const [above, below] = [sizeOf(node.aboveSize ?? node.above), sizeOf(node.belowSize ?? node.below)];
   const titleTop = top + (above[1] && above[1] + PAD);
   if (node.above) paintTensor(context, node.above, x, top + PAD / 2, theme);
@@ -317,7 +260,7 @@ function paintNode(context, node, { x, y, w, h }, alpha, theme, marks) {
   context.fillStyle = theme.muted;
   if (node.detail) write(context, node.detail, x, middle + 8, FONTS.detail, "center");
   if (node.below) paintTensor(context, node.below, x, top + h - below[1] - PAD / 2, theme);
-  if (node.badge) paintBadge(context, node.badge, left + w, top, theme);
+  if (node.badge) paintBadge(context, node.badge, x, top, node.warns ? theme.warning : theme.muted, theme);
 }
 
 /** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} w @param {number} h @param {string} colour @param {number} width */
@@ -329,24 +272,33 @@ function outline(context, x, y, w, h, colour, width) {
   context.stroke();
 }
 
-/** A word at the upper right corner. @param {CanvasRenderingContext2D} context @param {string} text @param {number} right @param {number} top @param {Theme} theme */
-function paintBadge(context, text, right, top, theme) {
-  const width = widthOf(text, FONTS.label) + 8;
-  context.fillStyle = theme.warning;
-  context.fillRect(right - width + 6, top - 9, width, 15);
+/** Words on the upper edge, above the numbers. @param {CanvasRenderingContext2D} context @param {string} text @param {number} x its middle @param {number} top @param {string} colour @param {Theme} theme */
+function paintBadge(context, text, x, top, colour, theme) {
+  const width = widthOf(text, FONTS.label) + 10;
+  context.fillStyle = colour;
+  context.beginPath();
+  context.roundRect(x - width / 2, top - 16, width, 16, [4, 4, 0, 0]);
+  context.fill();
   context.fillStyle = theme.bg;
-  write(context, text, right - width / 2 + 6, top - 1, FONTS.label, "center");
+  write(context, text, x, top - 7.5, FONTS.label, "center");
 }
 
 /** Where the cells of a node's tensor are, in graph units: for the pointer. @param {Node} node @param {"above" | "below"} which */
 export function cellsOf(node, which) {
   const tensor = node[which];
-  const grid = tensor && gridOf(tensor);
-  if (!tensor || !grid) return null;
-  const { x, y, w, h } = rectOf(node);
-  const [, height] = sizeOf(tensor);
-  const top = which === "above" ? y - h / 2 + PAD / 2 : y + h / 2 - height - PAD / 2;
-  return { left: x - (grid[1] * CELL.width) / 2, top, rows: grid[0], columns: grid[1], width: CELL.width, height: CELL.height, w };
+  if (!tensor) return null;
+  const grid = gridOf(tensor);
+  const { x, y, h } = rectOf(node);
+  const top = which === "above" ? y - h / 2 + PAD / 2 : y + h / 2 - sizeOf(tensor)[1] - PAD / 2;
+  if (grid) return { left: x - (grid[1] * CELL.width) / 2, top, rows: grid[0], columns: grid[1], width: CELL.width, height: CELL.height };
+  const { heat } = tensor;
+  return heat ? { left: x - (HEAT + WORDS) / 2, top, rows: heat.rows, columns: heat.columns, width: HEAT / heat.columns, height: heatHeight(heat) / heat.rows } : null;
+}
+
+/** The element that a cell shows, or the first of its block. @param {Tensor} tensor @param {number} row @param {number} column @param {{rows: number, columns: number}} cells */
+function elementOf({ shape, count }, row, column, { rows, columns }) {
+  const wide = shape.length ? shape[shape.length - 1] : 1;
+  return Math.ceil((row * count) / wide / rows) * wide + Math.ceil((column * wide) / columns);
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Tensor} tensor @param {number} x its middle @param {number} top @param {Theme} theme */
@@ -366,7 +318,9 @@ function paintNumbers(context, { numbers }, [rows, columns], x, top, theme) {
     context.fillStyle = tintOf(numbers[at], most, theme, 0.4);
     context.fillRect(cx + 0.5, cy + 0.5, CELL.width - 1, CELL.height - 1);
     context.fillStyle = Number.isFinite(numbers[at]) ? theme.fg : theme.warning;
-    write(context, digitsOf(numbers[at]), cx + CELL.width / 2, cy + CELL.height / 2 + 0.5, FONTS.number, "center");
+    const text = shortDigits(numbers[at]);
+    context.font = FONTS.number;
+    context.fillText(text, cx + (CELL.width - LETTER * text.length) / 2, cy + CELL.height / 2 + 0.5);
   }
 }
 
@@ -379,10 +333,11 @@ function tintOf(number, most, { dark }, strength) {
 
 /** @param {CanvasRenderingContext2D} context @param {Tensor} tensor @param {number} x @param {number} top @param {Theme} theme */
 function paintHeat(context, tensor, x, top, theme) {
-  const left = x - (HEAT + 92) / 2;
-  if (tensor.heat) {
-    const { rows, columns, cells } = tensor.heat;
-    const [wide, high] = [HEAT / columns, heatHeight(tensor.heat) / rows];
+  const left = x - (HEAT + WORDS) / 2;
+  const { heat } = tensor;
+  if (heat) {
+    const { rows, columns, cells } = heat;
+    const [wide, high] = [HEAT / columns, heatHeight(heat) / rows];
     context.fillStyle = theme.bg;
     context.fillRect(left, top, HEAT, high * rows);
     for (let at = 0; at < rows * columns; at++) {
@@ -390,31 +345,31 @@ function paintHeat(context, tensor, x, top, theme) {
       context.fillRect(left + (at % columns) * wide, top + Math.floor(at / columns) * high, wide + 0.2, high + 0.2);
     }
   }
-  const words = [tensor.type, `‖·‖ ${digitsOf(tensor.norm)}`, rangeOf(tensor)];
+  const words = [tensor.type, `‖·‖ ${shortDigits(tensor.norm)}`, rangeOf(tensor)];
   words.forEach((text, row) => {
     context.fillStyle = row === 2 && (tensor.nans || tensor.infinite) ? theme.warning : row ? theme.fg : theme.muted;
     write(context, text, left + HEAT + 6, top + 6 + 13 * row, FONTS.detail, "left");
   });
 }
 
+/** @param {number} number */
+const threeDigits = (number) => shortDigits(Number(number.toPrecision(3)));
+
 /** @param {Tensor} tensor */
 function rangeOf({ nans, infinite, low, high }) {
   if (nans) return `${nans.toLocaleString("en")} NaN`;
-  return infinite ? `${infinite.toLocaleString("en")} infinite` : `${shortDigits(low)} … ${shortDigits(high)}`;
+  return infinite ? `${infinite.toLocaleString("en")} infinite` : `${threeDigits(low)} … ${threeDigits(high)}`;
 }
-
-/** @param {number} number */
-const shortDigits = (number) => digitsOf(Number(number.toPrecision(3)));
 
 // ---- the canvas itself
 
 /**
  * What a canvas tells: a node (or null) was chosen; a number of a tensor is dragged, by so many points from where it began.
  * @typedef {{choose?: (id: string | null) => void, hover?: (id: string | null) => void,
- *   grab?: (id: string, which: "above" | "below", cell: number) => boolean, drag?: (points: number) => void, drop?: () => void}} Listener
+ *   canGrab?: (id: string, which: "above" | "below") => boolean, grab?: (id: string, which: "above" | "below", cell: number) => boolean, drag?: (points: number) => void, drop?: () => void}} Listener
  */
 
-/** Shows states, follows the pointer: wheel zooms, dragging moves the picture, or a number that can be dragged. */
+/** Shows a state, follows the pointer: wheel zooms, dragging moves the picture, or a number that can be dragged. */
 export class GraphCanvas {
   /** @param {Listener} [listener] @param {() => Theme} [theme] */
   constructor(listener = {}, theme) {
@@ -424,13 +379,12 @@ export class GraphCanvas {
     this.element.className = "tc-living-canvas";
     this.element.setAttribute("role", "img");
     this.context = /** @type {CanvasRenderingContext2D} */ (this.element.getContext("2d"));
-    /** @type {State[]} */
-    this.states = [];
-    this.t = 0;
+    /** @type {State} */
+    this.state = { nodes: [], edges: [] };
     this.camera = { scale: 1, left: 0, top: 0 };
     this.follows = true;
     /** @type {Marks} */
-    this.marks = { ids: new Set(), linked: new Set(), cursor: "" };
+    this.marks = { linked: new Set() };
     this.frame = 0;
     /** @type {{x: number, y: number, moves: boolean, number: boolean} | null} */
     this.held = null;
@@ -439,19 +393,17 @@ export class GraphCanvas {
     this.listen();
   }
 
-  /** Show states at time t, in the next frame. Their nodes have places. @param {State[]} states @param {number} [t] */
-  draw(states, t = 0) {
-    const isFirst = !this.states.length;
-    this.states = states;
-    this.t = t;
+  /** Show a state in the next frame. Its nodes have places. @param {State} state */
+  draw(state) {
+    const isFirst = !this.state.nodes.length;
+    this.state = state;
     if (isFirst) this.fit(LEGIBLE);
     this.repaint();
   }
 
-  /** The states' size; between two, between their sizes. @returns {[number, number]} */
+  /** @returns {[number, number]} */
   size() {
-    const [a, b = a] = this.states;
-    return [mixed(a?.width ?? 0, b?.width ?? 0, this.t), mixed(a?.height ?? 0, b?.height ?? 0, this.t)];
+    return [this.state.width ?? 0, this.state.height ?? 0];
   }
 
   repaint() {
@@ -461,7 +413,7 @@ export class GraphCanvas {
   paint() {
     this.frame = 0;
     const { clientWidth: width, clientHeight: height } = this.element;
-    if (!width || !this.states.length || !this.themeOf) return;
+    if (!width || !this.state.nodes.length || !this.themeOf) return;
     const ratio = devicePixelRatio;
     if (this.element.width !== Math.round(width * ratio)) this.element.width = Math.round(width * ratio);
     if (this.element.height !== Math.round(height * ratio)) this.element.height = Math.round(height * ratio);
@@ -470,14 +422,15 @@ export class GraphCanvas {
     context.clearRect(0, 0, width, height);
     context.translate(camera.left, camera.top);
     context.scale(camera.scale, camera.scale);
-    paintStates(context, this.states, this.t, this.themeOf(), this.marks);
+    const [x, y, scale] = [-camera.left / camera.scale, -camera.top / camera.scale, camera.scale];
+    paintState(context, this.state, this.themeOf(), this.marks, { left: x, top: y, right: x + width / scale, bottom: y + height / scale });
   }
 
-  /** All of it in sight, no larger than life. @param {number} [least] the least scale: then not all of it is in sight */
+  /** All of it in sight. @param {number} [least] the least scale: then not all of it is in sight */
   fit(least = 0.02) {
     const { clientWidth: width, clientHeight: height } = this.element;
     const [w, h] = this.size();
-    const scale = Math.min(1, (width - 32) / (w || 1), (height - 32) / (h || 1));
+    const scale = Math.min(LARGEST, (width - 32) / (w || 1), (height - 32) / (h || 1));
     const used = Math.max(scale, least);
     this.camera = { scale: used, left: (width - w * used) / 2, top: Math.max(16, (height - h * used) / 2) };
     this.follows = true;
@@ -495,7 +448,7 @@ export class GraphCanvas {
 
   /** Bring a node into sight if it is out of it. @param {string} id */
   reveal(id) {
-    const node = this.states[this.states.length - 1]?.nodes.find((each) => each.id === id);
+    const node = this.state.nodes.find((each) => each.id === id);
     if (!node) return;
     const { x, y, w, h } = rectOf(node);
     const { scale, left, top } = this.camera;
@@ -512,13 +465,12 @@ export class GraphCanvas {
   at(px, py) {
     const { scale, left, top } = this.camera;
     const [x, y] = [(px - left) / scale, (py - top) / scale];
-    const nodes = this.states[this.t >= 0.5 ? this.states.length - 1 : 0]?.nodes ?? [];
-    const node = nodes.find((each) => Math.abs(x - (each.x ?? 0)) <= (each.w ?? 0) / 2 && Math.abs(y - (each.y ?? 0)) <= (each.h ?? 0) / 2);
+    const node = this.state.nodes.find((each) => Math.abs(x - (each.x ?? 0)) <= (each.w ?? 0) / 2 && Math.abs(y - (each.y ?? 0)) <= (each.h ?? 0) / 2);
     if (!node) return null;
     for (const which of /** @type {("above" | "below")[]} */ (["above", "below"])) {
       const cells = cellsOf(node, which);
       const [column, row] = cells ? [Math.floor((x - cells.left) / cells.width), Math.floor((y - cells.top) / cells.height)] : [-1, -1];
-      if (cells && column >= 0 && row >= 0 && column < cells.columns && row < cells.rows) return { node, which, cell: row * cells.columns + column };
+      if (cells && column >= 0 && row >= 0 && column < cells.columns && row < cells.rows) return { node, which, cell: elementOf(/** @type {Tensor} */ (node[which]), row, column, cells) };
     }
     return { node, which: null, cell: -1 };
   }
@@ -550,6 +502,7 @@ export class GraphCanvas {
     const { offsetX: x, offsetY: y } = event;
     if (!this.held) {
       const hit = this.at(x, y);
+      this.element.style.cursor = hit?.which && this.listener.canGrab?.(hit.node.id, hit.which) ? "ew-resize" : hit ? "pointer" : "grab";
       this.listener.hover?.(hit?.node.id ?? null);
       return;
     }

@@ -13,7 +13,7 @@ import { evaluate, knows, refsOf } from "./evaluate.js";
  * @typedef {{scale?: number, cells?: Record<string, number>}} Change
  * @typedef {{values: Record<string, any>, gradients: Record<string, any>, flows: Record<string, any>, derivatives: Record<string, any>}} Data
  * @typedef {Data & {nodes: ProgramNode[], outputs: [number, number][], sources?: Packed[], seeds?: Packed[], problem?: string}} Recorded
- * @typedef {{shape: number[], wide: boolean, data: string}} Packed
+ * @typedef {{shape: number[], wide: boolean, bool?: boolean, data: string}} Packed
  * @typedef {{id: string, direction: "forward" | "backward" | "leaf", node: string, formulas?: string[]}} Step
  * @typedef {{from: number, output: number, to: number, input: number}} Link
  * How far the step at `at` is shown: `progress` from 0 to 1. `edges`: whose norms are the edges' widths.
@@ -33,9 +33,9 @@ const INFIX = { add: "+", sub: "−", mul: "·", div: "/", mm: "@", bmm: "@", ma
 const bytesOf = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 
 /** @param {Packed} packed @returns {import("./tensors.js").Tensor} */
-function unpacked({ shape, wide, data }) {
+function unpacked({ shape, wide, bool, data }) {
   const { buffer } = bytesOf(data);
-  return { shape, data: Float64Array.from(wide ? new Float64Array(buffer) : new Float32Array(buffer)) };
+  return { shape, bool, data: Float64Array.from(wide ? new Float64Array(buffer) : new Float32Array(buffer)) };
 }
 
 /** @param {any} number what is not finite is a word */
@@ -48,10 +48,37 @@ function shownOf(data) {
   return { ...data, norm: numberOf(data.norm), low: numberOf(data.low), high: numberOf(data.high), numbers, heat: heat ?? (numbers && heatOf(data.shape ?? [], numbers)) };
 }
 
-/** A tensor from numbers computed here. @param {import("./tensors.js").Tensor} tensor @param {string} type @returns {Shown} */
-function shownHere({ shape, data }, type) {
-  const few = data.length <= FEW * FEW;
-  return { type, shape, count: data.length, ...measured({ shape, data }), numbers: few ? data : null, heat: heatOf(shape, data), dead: deadIn(shape, data) };
+/** A tensor from its numbers; only what is in sight is made a heat map. */
+class Measured {
+  /** @param {import("./tensors.js").Tensor} tensor @param {string} type */
+  constructor({ shape, data }, type) {
+    Object.assign(this, measured({ shape, data }));
+    /** @type {ReturnType<typeof heatOf> | undefined} */
+    this.map = undefined;
+    this.type = type;
+    this.shape = shape;
+    this.data = data;
+    this.count = data.length;
+    this.numbers = data.length <= FEW * FEW ? data : null;
+  }
+
+  get heat() {
+    this.map ??= heatOf(this.shape, this.data);
+    return this.map;
+  }
+
+  get dead() {
+    return deadIn(this.shape, this.data);
+  }
+}
+
+/** @param {import("./tensors.js").Tensor} tensor @param {string} type */
+const shownHere = (tensor, type) => /** @type {Shown} */ (/** @type {unknown} */ (new Measured(tensor, type)));
+
+/** Numbers from the kernel: in float32, or in float64 where they have eight bytes each. @param {number[]} shape @param {ArrayBuffer} bytes */
+function numbersIn(shape, bytes) {
+  const wide = bytes.byteLength === 8 * countOf(shape);
+  return { shape, data: Float64Array.from(wide ? new Float64Array(bytes) : new Float32Array(bytes)) };
 }
 
 /** Columns of which all elements are 0. @param {number[]} shape @param {Float64Array} data */
@@ -96,6 +123,7 @@ export class LivingModel {
     this.links = this.nodes.flatMap((node, to) => refsOf(node).map(([from, output], input) => ({ from, output, to, input })));
     this.recorded = this.read(program);
     this.now = this.recorded;
+    this.titles = this.nodes.map((_, at) => this.expressionOf(at));
     this.timeNodes();
   }
 
@@ -142,6 +170,11 @@ export class LivingModel {
     return (packed ? unpacked(packed).data[cell] : (this.recorded.values.get(`${at} 0`)?.numbers?.[cell] ?? NaN)) * (change?.scale ?? 1);
   }
 
+  /** Whether a source's numbers are here, and can be changed one by one. @param {number} at @param {boolean} seed */
+  isKnown(at, seed) {
+    return Boolean((seed ? this.program.seeds : this.program.sources)?.[at]) || !Number.isNaN(this.numberAt(at, 0, seed));
+  }
+
   /** @param {number} at @param {Change} change @param {boolean} seed */
   change(at, { scale, cells }, seed) {
     const all = seed ? this.seedChanges : this.changes;
@@ -161,9 +194,17 @@ export class LivingModel {
     return { sources: Object.fromEntries(this.changes), seeds: Object.fromEntries(this.seedChanges) };
   }
 
-  /** @param {Data} data from the kernel */
-  take(data) {
-    this.now = this.read(data);
+  /** Show an answer of the kernel: a small tensor is a place in its buffer. @param {Data & {buffer: DataView<ArrayBuffer>}} answer */
+  take({ values, gradients, flows, derivatives, buffer }) {
+    const placed = (/** @type {Record<string, any>} */ tensors, /** @type {Map<string, Shown>} */ like) =>
+      new Map(Object.entries(tensors).map(([key, each]) => {
+        if (!Array.isArray(each)) return [key, shownOf(each)];
+        const { shape, type } = like.get(key) ?? /** @type {Shown} */ (this.recorded.values.get(key));
+        const first = buffer.byteOffset + each[0];
+        return [key, shownHere(numbersIn(shape, buffer.buffer.slice(first, first + each[1])), type)];
+      }));
+    const { recorded } = this;
+    this.now = { ...this.read({ values: {}, gradients: {}, flows, derivatives }), values: placed(values, recorded.values), gradients: placed(gradients, recorded.gradients) };
   }
 
   /** Evaluate it here, in float64, from the changed numbers. */
@@ -203,8 +244,9 @@ export class LivingModel {
     const node = this.nodes[at];
     if (node.role === "source") return this.labelOf(at);
     const name = (node.op ?? "").split(".")[0].replace(/^_+/, "");
+    const inputs = refsOf(node).map(([from]) => this.labelOf(from));
     const labels = (node.args ?? []).flatMap((arg) => (arg?.$ ? [this.labelOf(arg.$[0])] : typeof arg === "number" && name in INFIX ? [String(arg)] : []));
-    const text = name in INFIX && labels.length === 2 ? labels.join(` ${INFIX[name]} `) : `${name}(${refsOf(node).map(([from]) => this.labelOf(from)).join(", ")})`;
+    const text = name in INFIX && labels.length === 2 ? labels.join(` ${INFIX[name]} `) : name === "addmm" && inputs.length === 3 ? `${inputs[1]} @ ${inputs[2]} + ${inputs[0]}` : `${name}(${inputs.join(", ")})`;
     return shortened(node.variable ? `${node.variable} = ${text}` : text);
   }
 
@@ -212,7 +254,15 @@ export class LivingModel {
   reading(at, moment) {
     const state = this.nodeState(at, moment, null, null);
     const part = (/** @type {string} */ name, /** @type {any} */ tensor) => (tensor ? `; ${name} ${inWords(tensor)}` : "");
-    return `${this.expressionOf(at)}${part("value", state.above)}${part("gradient", state.below)}${state.badge ? `; ${state.badge}` : ""}`;
+    return `${this.titles[at]}${part("value", state.above)}${part("gradient", state.below)}${state.badge ? `; ${state.badge}` : ""}${this.sumAt(at, state.below)}`;
+  }
+
+  /** What backward leaves in a `.grad` that was there before. @param {number} at @param {Shown | null | undefined} gradient */
+  sumAt(at, gradient) {
+    const before = this.nodes[at].before && shownOf(this.nodes[at].before);
+    if (!before || !gradient) return "";
+    const sum = before.numbers && gradient.numbers ? ` = ${inWords({ ...gradient, numbers: Float64Array.from(before.numbers, (x, cell) => x + /** @type {ArrayLike<number>} */ (gradient.numbers)[cell]) })}` : "";
+    return `; after backward() its .grad is ${inWords(before)} + ${inWords(gradient)}${sum}`;
   }
 
   // States
@@ -241,16 +291,17 @@ export class LivingModel {
     const reached = (/** @type {number} */ from) => from < step || (from === step && progress >= 1);
     const hasGradient = gradient || this.recorded.gradients.has(key);
     const broken = origins && ((origins.values.has(at) && reached(this.forwardAt?.[at] ?? 0)) || (origins.gradients.has(at) && reached(this.backAt?.[at] ?? 0)));
+    const badge = this.badgeOf(at, value, Boolean(broken));
     return {
       id: node.id,
-      title: this.expressionOf(at),
+      title: this.titles[at],
       detail: [this.recorded.values.get(key)?.type ?? "", node.derivative_of ? `derivative of ${node.derivative_of}` : ""].filter(Boolean).join(", "),
       above: reached(this.forwardAt?.[at] ?? 0) ? value : null,
       aboveSize: this.recorded.values.get(key) ?? value,
       ...(hasGradient ? { below: reached(this.backAt?.[at] ?? 0) ? (gradient ?? null) : null, belowSize: this.recorded.gradients.get(key) ?? gradient } : {}),
       tone: broken ? "warning" : at === current ? (this.steps[step]?.direction === "forward" ? "accent" : "backward") : node.role === "source" && node.grad ? "accent" : "plain",
-      badge: this.badgeOf(at, value, Boolean(broken)),
-      faint: false,
+      badge,
+      warns: Boolean(broken || node.problem || badge.includes("dead")),
     };
   }
 
@@ -265,7 +316,7 @@ export class LivingModel {
     }
     if (node.op?.startsWith("detach")) return "detached: no gradient";
     if (node.enabled === false) return "no_grad";
-    if (node.before) return "adds to .grad";
+    if (node.before) return "adds to a .grad";
     return node.checkpoint ? "recomputed in backward" : node.inplace ? "in place" : "";
   }
 
@@ -296,8 +347,8 @@ export class LivingModel {
   labelAt({ from, to, input }, step, backward, current) {
     const flow = this.now.flows.get(`${to} ${input}`);
     if (!backward || !flow || (this.backAt?.[to] ?? Infinity) > step) return "";
-    const terms = this.links.filter((link) => link.from === from && this.now.flows.has(`${link.to} ${link.input}`));
-    if (from === current && terms.length > 1) return `${terms[0].to === to && terms[0].input === input ? "" : "+ "}${few(flow) || `‖·‖ ${digitsOf(flow.norm)}`}`;
+    const terms = from === current ? this.links.filter((link) => link.from === from && this.now.flows.has(`${link.to} ${link.input}`)) : [];
+    if (terms.length > 1) return `${terms[0].to === to && terms[0].input === input ? "" : "+ "}${few(flow) || `‖·‖ ${digitsOf(flow.norm)}`}`;
     if (to !== current && this.links.length > FEW_EDGES) return "";
     const derivative = this.now.derivatives.get(`${to} ${input}`);
     const formula = to === current ? this.formulaOf(to, input) : "";

@@ -6,8 +6,9 @@ import { elements, PIECES } from "./document.js";
 import { h, icon } from "./dom.js";
 import { readTheme } from "./graph_colours.js";
 import { LATE_VIEWS } from "./late_views.js";
-import { digitsOf, GraphCanvas, paintStates, placeState } from "./living_canvas.js";
+import { digitsOf, GraphCanvas, paintState, placeState } from "./living_canvas.js";
 import { hasFew, LivingModel } from "./living_model.js";
+import { countOf } from "./tensors.js";
 import { saveButtons, zoomButtons } from "./picture.js";
 import { StepperView } from "./stepper.js";
 
@@ -15,6 +16,7 @@ import { StepperView } from "./stepper.js";
  * @typedef {{id: string, select: string, direction: "forward" | "backward" | "leaf", node: string, said: string,
  *   formulas?: string[], norm: number | "inf" | null, card: import("./document.js").Part}} Step
  * @typedef {import("./living_model.js").Moment} Moment
+ * A source, or with `seed` the gradient of an output. @typedef {{at: number, seed: boolean, name: string, shape: number[]}} Changeable
  */
 
 PIECES.values = ({ data, name, flat }) => valueBox(data, name, flat);
@@ -57,10 +59,16 @@ export class ChainView extends StepperView {
     this.playing = 0;
     this.frame = 0;
     this.late = 0;
+    /** The element of a large tensor that is changed. */
+    this.cell = 0;
+    this.isChanging = false;
+    /** @type {Changeable | undefined} */
+    this.changing = undefined;
     /** @type {Moment} */
     this.moment = { at: 0, progress: 1, edges: "values" };
     this.slider.max = String(Math.max(this.steps.length - 1, 0));
     this.card = h("div", { class: "tc-scroll tc-chain-scroll", tabIndex: 0, "aria-label": "Step" });
+    const stale = h("p", { class: "tc-living-stale" }, "The numbers below are those of the run; the graph has the changed ones.");
     this.card.setAttribute("role", "region");
     this.readout = h("p", { class: "tc-living-readout", role: "status" });
     const program = this.data.program?.nodes?.length ? this.data.program : null;
@@ -68,7 +76,7 @@ export class ChainView extends StepperView {
     this.canvas = this.model && this.makeCanvas(artifact.info.id);
     this.controls = h("div", { class: "tc-living-controls" });
     const graph = this.canvas ? [h("div", { class: "tc-living-graph" }, this.canvas.element, this.readout)] : [];
-    this.body = h("div", { class: "tc-living-body" }, ...graph, h("div", { class: "tc-living-side" }, this.controls, this.card));
+    this.body = h("div", { class: "tc-living-body" }, ...graph, h("div", { class: "tc-living-side" }, this.controls, stale, this.card));
     this.root = h("div", { class: "tc-chain-view" }, this.bar(), h("div", { class: "tc-chain-strips" }, this.slider), ...this.notes(), this.body);
     root.replaceChildren(this.root);
     this.root.addEventListener("keydown", (event) => this.pressed(event));
@@ -85,6 +93,7 @@ export class ChainView extends StepperView {
     const canvas = new GraphCanvas(
       {
         choose: (id) => id && this.chosen(id),
+        canGrab: (id, which) => Boolean(this.grabbable(id, which)),
         grab: (id, which, cell) => this.grab(id, which, cell),
         drag: (points) => this.dragged(points),
       },
@@ -99,7 +108,7 @@ export class ChainView extends StepperView {
         const [width, height] = canvas.size();
         context.fillRect(0, 0, width + 32, height + 32);
         context.translate(16, 16);
-        paintStates(context, canvas.states, canvas.t, this.theme);
+        paintState(context, canvas.state, this.theme);
       },
     };
     return canvas;
@@ -155,7 +164,7 @@ export class ChainView extends StepperView {
   reveal(node) {
     const at = this.model?.indexOf?.get(node);
     if (at === undefined || !this.model) return;
-    this.canvas?.reveal(this.model.nodes[at].id);
+    if (!this.isChanging) this.canvas?.reveal(this.model.nodes[at].id);
     this.say(at);
   }
 
@@ -178,7 +187,7 @@ export class ChainView extends StepperView {
       /** @type {import("./living_canvas.js").State | undefined} */
       this.placed = placeState(state);
     }
-    this.canvas.draw([state]);
+    this.canvas.draw(state);
   }
 
   /** Go to a step, and let what it computes come along the edges. @param {number} at */
@@ -254,7 +263,7 @@ export class ChainView extends StepperView {
 
   // Changing
 
-  /** The sources and outputs that can be changed, with their names. @returns {{at: number, seed: boolean, name: string, shape: number[]}[]} */
+  /** The sources and outputs that can be changed, with their names. @returns {Changeable[]} */
   changeable() {
     const { model } = this;
     if (!model?.isLive) return [];
@@ -271,7 +280,7 @@ export class ChainView extends StepperView {
     return all.find(({ at, seed }) => !seed && this.model?.nodes[at].grad) ?? all[0];
   }
 
-  /** @param {ReturnType<ChainView["changeable"]>[0] | undefined} chosen */
+  /** @param {Changeable | undefined} chosen */
   showControls(chosen) {
     const { model } = this;
     if (!model) return;
@@ -279,55 +288,79 @@ export class ChainView extends StepperView {
       this.controls.replaceChildren(h("p", { class: "tc-living-hint" }, `Values can't be changed: ${model.program.problem ?? "no input is known"}.`));
       return;
     }
+    if (chosen !== this.changing) this.cell = this.grabbed ? this.cell : 0;
     this.changing = chosen;
     const all = this.changeable();
     const options = all.map(({ name }, index) => h("option", { value: String(index), selected: all[index].at === chosen.at && all[index].seed === chosen.seed }, name));
     const choice = h("select", { "aria-label": "What to change" }, ...options);
     choice.addEventListener("change", () => this.showControls(all[Number(choice.value)]));
     const reset = h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.reset() }, "reset");
-    this.controls.replaceChildren(h("label", {}, "change ", choice), ...this.inputs(chosen), reset, ...this.hint());
+    this.told = h("p", { class: "tc-living-hint" }, ...this.hint());
+    this.controls.replaceChildren(h("label", {}, "change ", choice), reset, ...this.inputs(chosen), this.told);
   }
 
-  /** What a page without a kernel can't do. */
+  /** Where it is evaluated, and what is not. @returns {string[]} */
   hint() {
-    if (this.store.kernel || !this.model) return [];
-    const unknown = this.model.unknownHere;
-    const words = unknown === null ? "This graph has too many numbers to be evaluated on a page; in a notebook it is." : unknown.length ? `Evaluated on this page in float64; it doesn't know ${unknown.join(", ")}: what follows is ?.` : "Evaluated on this page, in float64.";
-    return [h("p", { class: "tc-living-hint" }, words)];
+    const { model, store } = this;
+    if (!model) return [];
+    if (this.changing && !model.isKnown(this.changing.at, this.changing.seed)) return ["Too large to change number by number: all of it is multiplied."];
+    if (store.kernel && !this.isAlone) return ["Drag a number on the graph, or type one here: the kernel computes all values and gradients again."];
+    const unknown = model.unknownHere;
+    if (unknown === null) return ["This graph has too many numbers to be evaluated on a page; in a notebook it is."];
+    return [unknown.length ? `Evaluated on this page in float64; it doesn't know ${unknown.join(", ")}: what follows stays empty.` : "Drag a number on the graph, or type one here: this page evaluates it, in float64."];
   }
 
-  /** @param {{at: number, seed: boolean, name: string, shape: number[]}} chosen */
-  inputs({ at, seed, name, shape }) {
-    const { model } = this;
-    if (!model) return [];
-    if (!hasFew(shape)) {
-      const scale = (seed ? model.seedChanges : model.changes).get(at)?.scale ?? 1;
-      const words = h("output", {}, `× ${digitsOf(scale)}`);
-      const input = h("input", { type: "range", min: "-2", max: "3", step: "0.05", value: String(scale), "aria-label": `${name}, all numbers, times` });
-      input.addEventListener("input", () => {
-        words.textContent = `× ${digitsOf(Number(input.value))}`;
-        this.change(at, { scale: Number(input.value) }, seed);
-      });
-      return [input, words];
+  /** @param {Changeable} chosen @returns {HTMLElement[]} */
+  inputs(chosen) {
+    const { at, seed, name, shape } = chosen;
+    if (hasFew(shape)) {
+      const cells = Array.from({ length: countOf(shape) }, (_, cell) => this.field(chosen, () => cell, placeName(chosen, cell)));
+      const columns = shape.length ? shape[shape.length - 1] : 1;
+      return [h("div", { class: "tc-living-numbers", role: "group", "aria-label": name, style: { gridTemplateColumns: `repeat(${columns}, max-content)` } }, ...cells)];
     }
-    const count = shape.reduce((all, size) => all * size, 1);
-    return Array.from({ length: count }, (_, cell) => {
-      const number = model.numberAt(at, cell, seed);
-      const input = h("input", { type: "number", step: "any", value: String(Number(number.toPrecision(7))), "aria-label": count > 1 ? `${name}, number ${cell}` : name });
-      input.addEventListener("input", () => Number.isFinite(input.valueAsNumber) && this.change(at, { cells: { [cell]: input.valueAsNumber } }, seed));
-      input.addEventListener("keydown", (event) => {
-        const way = event.key === "ArrowUp" ? 1 : event.key === "ArrowDown" ? -1 : 0;
-        if (!way) return;
-        event.preventDefault();
-        input.value = String(Number((input.valueAsNumber + (way * Math.max(1, Math.abs(input.valueAsNumber))) / 20).toPrecision(7)));
-        this.change(at, { cells: { [cell]: input.valueAsNumber } }, seed);
-      });
-      return input;
+    const { model } = this;
+    const scale = (seed ? model?.seedChanges : model?.changes)?.get(at)?.scale ?? 1;
+    const words = h("output", {}, `× ${digitsOf(scale)}`);
+    const factor = h("input", { type: "range", min: "-2", max: "3", step: "0.05", value: String(scale), "aria-label": `${name}, all numbers, times` });
+    factor.addEventListener("input", () => {
+      words.textContent = `× ${digitsOf(Number(factor.value))}`;
+      this.change(at, { scale: Number(factor.value) }, seed);
     });
+    const all = h("label", { class: "tc-living-factor" }, "all ", factor, words);
+    return model?.isKnown(at, seed) ? [all, this.element(chosen)] : [all];
+  }
+
+  /** One element of a large tensor: its place, to be chosen here or on the heat map, and its number. @param {Changeable} chosen */
+  element(chosen) {
+    const place = h("input", { type: "text", style: { width: `${Math.max(9.5, 3.5 * chosen.shape.length)}ch` }, value: placeOf(chosen.shape, this.cell).join(", "), "aria-label": `${chosen.name}, which element` });
+    place.addEventListener("change", () => {
+      const index = place.value.split(",").map(Number);
+      const fits = index.length === chosen.shape.length && index.every((each, dim) => Number.isInteger(each) && each >= 0 && each < chosen.shape[dim]);
+      if (fits) this.cell = index.reduce((all, each, dim) => all * chosen.shape[dim] + each, 0);
+      this.showControls(chosen);
+    });
+    return h("label", { class: "tc-living-element" }, "element ", place, " = ", this.field(chosen, () => this.cell, `${chosen.name}, this element`));
+  }
+
+  /** A number of a tensor, to type or to step. @param {Changeable} chosen @param {() => number} cellOf @param {string} name */
+  field({ at, seed }, cellOf, name) {
+    const number = this.model?.numberAt(at, cellOf(), seed) ?? NaN;
+    const input = h("input", { type: "number", step: "any", value: String(Number(number.toPrecision(4))), title: String(number), "aria-label": name });
+    const change = () => Number.isFinite(input.valueAsNumber) && this.change(at, { cells: { [cellOf()]: input.valueAsNumber } }, seed);
+    input.addEventListener("input", change);
+    input.addEventListener("keydown", (event) => {
+      const way = event.key === "ArrowUp" ? 1 : event.key === "ArrowDown" ? -1 : 0;
+      if (!way) return;
+      event.preventDefault();
+      input.value = String(Number((input.valueAsNumber + (way * Math.max(1, Math.abs(input.valueAsNumber))) / 20).toPrecision(4)));
+      change();
+    });
+    return input;
   }
 
   reset() {
     this.model?.reset();
+    this.root.classList.remove("tc-changed");
     this.showControls(this.changing);
     this.drawGraph();
   }
@@ -336,7 +369,12 @@ export class ChainView extends StepperView {
   change(at, change, seed) {
     const { model, store } = this;
     if (!model) return;
-    if (this.moment.at !== this.length - 1) this.go(this.length - 1);
+    if (this.moment.at !== this.length - 1) {
+      this.isChanging = true;
+      this.go(this.length - 1, false);
+      this.isChanging = false;
+    }
+    this.root.classList.add("tc-changed");
     model.change(at, change, seed);
     if (store.kernel && !this.isAlone) this.ask();
     else this.evaluateHere();
@@ -367,12 +405,14 @@ export class ChainView extends StepperView {
       this.isAlone = true;
       return this.evaluateHere();
     }
-    if (this.model.changes.size || this.model.seedChanges.size) this.model.take(this.store.evaluated);
+    const { error } = this.store.evaluated;
+    if (error) this.told?.replaceChildren(`With these numbers torch says: ${error}`);
+    else if (this.model.changes.size || this.model.seedChanges.size) this.model.take(this.store.evaluated);
     if (this.waits) {
       this.waits = false;
       this.ask();
     }
-    this.followed();
+    if (!error) this.followed();
   }
 
   followed() {
@@ -388,19 +428,27 @@ export class ChainView extends StepperView {
     if (!model || at < 0) return;
     this.say(at);
     const own = this.changeable().find((each) => (each.seed ? model.program.outputs[each.at][0] === at : each.at === at));
-    if (own && (own.at !== this.changing?.at || own.seed !== this.changing?.seed)) this.showControls(own);
+    if (own && !this.grabbed && (own.at !== this.changing?.at || own.seed !== this.changing?.seed)) this.showControls(own);
     if (model.nodes[at].node && !this.grabbed) this.goToNode(model.nodes[at].node);
+  }
+
+  /** The tensor above or below a node whose numbers can be dragged. @param {string} id @param {"above" | "below"} which */
+  grabbable(id, which) {
+    const { model } = this;
+    const at = model ? model.nodes.findIndex((node) => node.id === id) : -1;
+    const found = this.changeable().find((each) => (which === "above" ? !each.seed && each.at === at : each.seed && model?.program.outputs[each.at][0] === at));
+    return found && model?.isKnown(found.at, found.seed) ? found : undefined;
   }
 
   /** @param {string} id @param {"above" | "below"} which @param {number} cell */
   grab(id, which, cell) {
-    const { model } = this;
-    const at = model ? model.nodes.findIndex((node) => node.id === id) : -1;
-    const wanted = this.changeable().find((each) => (which === "above" ? !each.seed && each.at === at : each.seed && model?.program.outputs[each.at][0] === at));
+    const wanted = this.grabbable(id, which);
     this.grabbed = undefined;
-    if (!model || !wanted) return false;
+    if (!this.model || !wanted) return false;
     /** @type {{at: number, seed: boolean, cell: number, from: number} | undefined} */
-    this.grabbed = { ...wanted, cell, from: model.numberAt(wanted.at, cell, wanted.seed) };
+    this.grabbed = { ...wanted, cell, from: this.model.numberAt(wanted.at, cell, wanted.seed) };
+    this.cell = cell;
+    this.showControls(wanted);
     return true;
   }
 
@@ -408,10 +456,11 @@ export class ChainView extends StepperView {
   dragged(points) {
     if (!this.grabbed) return;
     const { at, seed, cell, from } = this.grabbed;
-    const number = Number((from + points * DRAGGED * Math.max(1, Math.abs(from))).toPrecision(7));
+    const number = Number((from + points * DRAGGED * Math.max(1, Math.abs(from))).toPrecision(4));
     this.change(at, { cells: { [cell]: number } }, seed);
     const inputs = this.controls.querySelectorAll("input[type=number]");
-    if (inputs[cell] instanceof HTMLInputElement) inputs[cell].value = String(number);
+    const input = inputs[Math.min(cell, inputs.length - 1)];
+    if (input instanceof HTMLInputElement) input.value = String(number);
   }
 
   // What panes ask of it
@@ -466,6 +515,20 @@ export class ChainView extends StepperView {
     this.canvas?.destroy();
   }
 }
+
+/** An element's indices. @param {number[]} shape @param {number} cell */
+function placeOf(shape, cell) {
+  /** @type {number[]} */
+  const index = [];
+  for (let dim = shape.length - 1, left = cell; dim >= 0; dim--) {
+    index.unshift(left % shape[dim]);
+    left = Math.floor(left / shape[dim]);
+  }
+  return index;
+}
+
+/** @param {Changeable} tensor @param {number} cell */
+const placeName = ({ name, shape }, cell) => (shape.length ? `${name}[${placeOf(shape, cell).join(", ")}]` : name);
 
 /** @param {HTMLElement[]} elements @returns {(HTMLElement | string)[]} */
 function between(elements) {

@@ -11,7 +11,7 @@ async function unpack(block) {
 async function openMorph() {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const page = document.documentElement;
-  page.dataset.theme = dark.matches ? "dark" : "light";
+  page.dataset.theme ??= dark.matches ? "dark" : "light";
   const film = await unpack(/** @type {Element} */ (document.querySelector("script[data-part=film]")));
   const view = new MorphView(/** @type {HTMLElement} */ (document.getElementById("morph")), film);
   dark.addEventListener("change", () => {

@@ -389,7 +389,7 @@ export class Pane {
       this.legend.replaceChildren(...(view.legend ?? []));
       return view;
     }
-    if (this.mode === "graph") return new DrawingView(this.body, callbacks, first);
+    if (this.mode === "graph") return new DrawingView(this.body, callbacks, first, this.store);
     if (this.mode === "view") return new VIEWS[first.info.view](this.body, callbacks, first, this.store);
     const { manifest } = this.store;
     const problems = (this.store.stage(this.stage)?.problems ?? []).slice(0, MOST_PROBLEMS).map(problemLine);

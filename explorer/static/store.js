@@ -36,7 +36,7 @@ import { Rainbow } from "./rainbow.js";
  * @typedef {{done?: number, total?: number, waiting?: boolean, stage?: string, words?: string,
  *   confirm?: {kernels: string[], count: number}}} Compiling
  * What can be asked of Python, where there is one.
- * @typedef {{compile: () => void, trust: () => void, make: (stage: string) => void, tree: (id: string) => void, evaluate: (request: any) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void,
+ * @typedef {{compile: () => void, trust: () => void, make: (stage: string) => void, tree: (id: string) => void, evaluate: (request: any) => void, morph: (graph: string) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void,
  *   patch: (fixes: string[]) => void, newCell: (fixes: string[]) => void,
  *   switchTo: (callee: string) => void}} Kernel
  * What words in a text mean: name, one line, address.
@@ -97,8 +97,10 @@ export class Store {
     this.trees = new Map();
     /** What sets of fixes give, by their sorted ids. @type {Map<string, {text: string, promise: string[], problem: string}>} */
     this.patches = new Map();
-    /** A graph, evaluated again; null if it can't be. @type {any} */
+    /** A graph, evaluated again, with the numbers that it refers to; null if it can't be. @type {any} */
     this.evaluated = null;
+    /** The page of a graph's way to kernels, or why there is none. */
+    this.morph = { html: "", problem: "" };
     /** The text of a new cell, and what to do with it. */
     this.cell = { text: "", words: "", problem: "" };
     /** @type {Running} */

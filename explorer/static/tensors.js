@@ -1,6 +1,6 @@
 // Tensors in JavaScript: numbers in float64, row by row, and what PyTorch does with them: broadcasting, views, products.
 
-/** @typedef {{shape: number[], data: Float64Array}} Tensor */
+/** `bool`: of truth values. @typedef {{shape: number[], data: Float64Array, bool?: boolean}} Tensor */
 
 /** @param {number[]} shape */
 export const countOf = (shape) => shape.reduce((all, size) => all * size, 1);
@@ -26,14 +26,14 @@ export function commonShape(a, b) {
 }
 
 /** @param {number[]} shape */
-function stridesOf(shape) {
+export function stridesOf(shape) {
   const strides = new Array(shape.length).fill(1);
   for (let dim = shape.length - 2; dim >= 0; dim--) strides[dim] = strides[dim + 1] * shape[dim + 1];
   return strides;
 }
 
 /** For each element of a shape, an offset: the sum of its indices times strides. @param {number[]} shape @param {number[]} strides */
-function offsets(shape, strides) {
+export function offsets(shape, strides) {
   const found = new Int32Array(countOf(shape));
   const index = new Array(shape.length).fill(0);
   let offset = 0;

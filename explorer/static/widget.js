@@ -55,6 +55,7 @@ function connected(model) {
     make: (stage) => model.send({ type: "make", stage }),
     tree: (id) => model.send({ type: "tree", id }),
     evaluate: (request) => model.send({ type: "evaluate", request }),
+    morph: (graph) => model.send({ type: "morph", graph }),
     cancel: () => model.send({ type: "cancel" }),
     views: once(() => model.send({ type: "views" })),
     lab: (kernel) => model.send({ type: "lab", kernel }),
@@ -71,7 +72,8 @@ function connected(model) {
     else if (message.type === "tree") store.tell("tree", (store.trees.set(message.id, message.text), message.id));
     else if (message.type === "confirm") store.setCompiling({ confirm: message });
     else if (message.type === "cell") store.tell("cell", ((store.cell = message), ""));
-    else if (message.type === "evaluated") store.tell("evaluated", ((store.evaluated = message.data), ""));
+    else if (message.type === "evaluated") store.tell("evaluated", ((store.evaluated = message.data && { ...message.data, buffer: buffers[0] }), ""));
+    else if (message.type === "morph") store.tell("morph", ((store.morph = message), ""));
     else if (message.type === "patch") store.tell("patch", (store.patches.set(message.fixes.join(), message), ""));
     else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });

@@ -87,6 +87,7 @@ def test_backward_step_shows_numeric_rule_and_links_on(open_page: OpenPage, chai
 
 def test_selecting_a_graph_node_moves_the_chain_rule(open_page: OpenPage, chain: ChainRule) -> None:
     view = open_page(chain.record)
+    view.chip("autograd").click(modifiers=["Shift"])
     graph = view.root.locator(".tc-pane").nth(2)
     expect(graph.locator("canvas")).to_be_visible()
     graph.locator(".tc-modes").get_by_text("Text", exact=True).click()
@@ -121,6 +122,32 @@ UNARY: list[Callable[[Tensor], Tensor]] = [
     lambda t: t.t().reshape(4, 4), lambda t: torch.cat([t[:2], t[1:3]]), lambda t: t.clamp(-1, 1) * 2 - t,
     lambda t: t.logsumexp(1, keepdim=True) - t, lambda t: t / t.norm().add(1), lambda t: t.var(0) + t,
     lambda t: torch.where(t > 0, t, t.exp()), lambda t: t.amax(1, keepdim=True) - t, lambda t: t.tril() + t,
+    lambda t: F.conv2d(t.view(1, 1, 4, 4), t[:3, 1:].reshape(1, 1, 3, 3), t[0, :1], padding=1).view(4, 4),
+    lambda t: F.conv1d(t.view(1, 4, 4), t.reshape(4, 2, 2), stride=2, groups=2, padding=1, dilation=2).sum(2).t() + t,
+    lambda t: F.conv_transpose2d(t.view(1, 1, 4, 4), t[:2, :2].reshape(1, 1, 2, 2), stride=2)[0, 0, ::2, 1::2],
+    lambda t: F.max_pool2d(t.view(1, 1, 4, 4), 3, 1, 1).view(4, 4), lambda t: F.selu(t) + F.elu(t, 0.5),
+    lambda t: F.avg_pool2d(t.view(1, 1, 4, 4), 3, 2, 1, ceil_mode=True).view(-1)[:4] + t,
+    lambda t: F.adaptive_avg_pool2d(t[None], 3).sum() * t,
+    lambda t: F.batch_norm(t, t.mean(0).detach(), t.var(0).detach(), t[0], t[1], training=True) + F.relu6(t),
+    lambda t: F.group_norm(t.view(1, 4, 4), 2, t[0], t[:, 1]).view(4, 4), lambda t: F.rms_norm(t, (4,), t[0], 1e-5),
+    lambda t: t.cumsum(0) + t.flip(1), lambda t: t.cumprod(1) + t.prod(0),
+    lambda t: t.roll(1, 0) + t.topk(2, 1)[0].sum(1),
+    lambda t: t.gather(1, torch.tensor([[0, 1, 1, 3]] * 4)) + t.sort(0)[0], lambda t: t.max(1)[0] + t.min(0)[0] + t,
+    lambda t: F.embedding(torch.tensor([0, 2, 2, 1]), t, padding_idx=1) + t[[3, 0, 0, 1]],
+    lambda t: t[:, torch.tensor([-1, 0, 1, 1])],
+    lambda t: F.pad(t, (1, 0, 0, 2), value=0.5)[2:, :4] + t.index_select(1, torch.tensor([0, 0, 3, 2])),
+    lambda t: t.std(1, keepdim=True) + t / t.norm(1) + t / t.norm(torch.inf),
+    lambda t: t + sum(t.unbind(1)) * t.split([1, 3])[0],
+    lambda t: F.cross_entropy(t, torch.tensor([0, 3, 1, 1]), label_smoothing=0.1) * t,
+    lambda t: F.nll_loss(t, torch.tensor([2, 0, 1, 1])) * t,
+    lambda t: F.mse_loss(t, t[0].expand(4, 4)) + F.smooth_l1_loss(t, t.t()) + F.huber_loss(t, t.t(), delta=0.3) - t,
+    lambda t: F.binary_cross_entropy_with_logits(t, t.sigmoid()) + t,
+    lambda t: F.binary_cross_entropy(t.sigmoid(), t.t().sigmoid()) + t,
+    lambda t: F.mish(t) + F.hardswish(t) + F.logsigmoid(t),
+    lambda t: torch.lerp(t, t.t(), 0.3) + torch.addcmul(t, t, t.t(), value=2),
+    lambda t: F.scaled_dot_product_attention(t[None, None], t[None, None], t[None, None], is_causal=True).view(4, 4),
+    lambda t: t.repeat(2, 1)[2:6] + t.diagonal() + t.masked_fill(t > 0.5, 0.1),
+    lambda t: torch.einsum("ij,kj->ik", t, t) / 4,
 ]  # fmt: skip
 BINARY = [torch.add, torch.mul, torch.matmul, torch.maximum, torch.sub, lambda a, b: a / (b * b + 1)]
 
@@ -132,8 +159,8 @@ def random_graph(seed: int) -> dict[str, Any]:
     leaves = [torch.randn(4, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
 
     def program() -> Tensor:
-        known = list(leaves)
-        for _ in range(choose.randint(4, 9)):
+        known = [*leaves, UNARY[seed % len(UNARY)](leaves[0]).tanh()]
+        for _ in range(choose.randint(3, 8)):
             known.append(choose.choice(UNARY)(choose.choice(known)).tanh())
             known.append(choose.choice(BINARY)(choose.choice(known), known[-1]))
         return torch.stack([each.mean() for each in known]).sum()

@@ -81,7 +81,6 @@ def step_card(step: ChainStep, room: Room) -> Card:
         rule,
         (Text((Tag(place or "made before it could be recorded", "muted"), f" `{code}`" if code else "")), *parts),
         kind="chain",
-        about=title[step.direction],
         summary=f"{rule}: {value_text(shown)}" if rule else value_text(shown),
         warns=False,
     )

@@ -6,6 +6,8 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
 from typing import Any
 
 import torch
@@ -25,8 +27,22 @@ ROWS, COLUMNS = 16, 24
 
 SMALL, ON_EDGE = 16, 4
 """Maximum number of elements shown as numbers on a node, and on an edge."""
+SENT = 4096
+"""Maximum number of elements of a tensor that is sent while the reader drags: the canvas measures it itself."""
 
 Data = dict[str, Any]
+
+
+def packed_tensor(tensor: torch.Tensor) -> Data | bytes:
+    """A tensor's numbers in its own order, as float32 or float64; as `tensor_data` if they are many or complex."""
+    if tensor.numel() > SENT or tensor.is_complex() or tensor.layout != torch.strided:
+        return tensor_data(tensor)
+    plain = tensor.detach() if tensor.dtype in (torch.float32, torch.float64) else _widened(tensor.detach())
+    return plain.cpu().numpy().tobytes()
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor.double()
 
 
 def flow_data(tensor: torch.Tensor) -> Data:
@@ -80,42 +96,53 @@ class Program:
     elementwise: frozenset[int] = frozenset()
     seeds: Sequence[torch.Tensor] | None = field(default=None, repr=False)
 
-    def evaluate(self, request: Mapping[str, Any]) -> Data:
-        """Evaluate with changed sources and gradients of the outputs.
+    def evaluate(self, request: Mapping[str, Any]) -> tuple[Data, bytes]:
+        """Evaluate with changed sources and gradients of the outputs; return data, and the numbers that it refers to.
 
         `request["sources"]` and `request["seeds"]` map an index to `{"scale": factor, "cells": {index: number}}`.
+        A tensor in the answer is `[first byte, number of bytes]`, or, where it is large, as `tensor_data` has it.
         """
         sources = {int(at): _changed(self.tape.sources[int(at)].value, to) for at, to in request["sources"].items()}
         seeds = self._seeds(request.get("seeds", {}))
-        return self.shown(evaluate(self.tape, tensor_data, flow_data, sources, seeds, self.elementwise))
+        answer = self.shown(evaluate(self.tape, packed_tensor, flow_data, sources, seeds, self.elementwise))
+        numbers = bytearray()
+        for tensors in (answer["values"], answer["gradients"]):
+            for key, each in tensors.items():
+                if isinstance(each, bytes):
+                    tensors[key] = [len(numbers), len(each)]
+                    numbers += each
+        return answer, bytes(numbers)
 
     def _seeds(self, changes: Mapping[str, Any]) -> Sequence[torch.Tensor] | None:
         if not changes or self.seeds is None:
             return self.seeds
         return [_changed(seed, changes.get(str(at), {})) for at, seed in enumerate(self.seeds)]
 
-    def shown(self, found: Evaluation[Data]) -> Data:
+    def shown(self, found: Evaluation[Any]) -> Data:
         """An evaluation as data: tensors by "node output" and "node input"."""
         first = len(self.tape.sources)
         name = lambda ref: f"{ref.output} 0" if ref.call < 0 else f"{first + ref.call} {ref.output}"  # noqa: E731
-        edges = lambda by_input: {  # noqa: E731
-            f"{first + call} {place}": data
-            for (call, given), data in by_input.items()
-            for place in _place_of_input(self.tape, call, given)
-        }
         return {
             "values": {name(ref): data for ref, data in found.values.items()},
             "gradients": {name(ref): data for ref, data in found.gradients.items()},
-            "flows": edges(found.flows),
-            "derivatives": edges(found.derivatives),
+            "flows": self._by_node(found.flows),
+            "derivatives": self._by_node(found.derivatives),
         }
 
+    def _by_node(self, by_input: Mapping[tuple[int, int], Data]) -> Data:
+        first = len(self.tape.sources)
+        return {
+            f"{first + call} {place}": data
+            for (call, given), data in by_input.items()
+            for place in self.places[call][given : given + 1]
+        }
 
-def _place_of_input(tape: Tape, call: int, given: int) -> Sequence[int]:
-    """Index of a node's input among the tensors that its call reads; nodes do not count integers."""
-    inputs = tape.calls[call].inputs
-    places = [place for place, ref in enumerate(inputs) if _is_float(tape, ref)]
-    return places[given : given + 1]
+    @cached_property
+    def places(self) -> Sequence[Sequence[int]]:
+        """For each call, the indices of the tensors that its node counts: all that it reads but integers."""
+        return [
+            [place for place, ref in enumerate(call.inputs) if _is_float(self.tape, ref)] for call in self.tape.calls
+        ]
 
 
 def _is_float(tape: Tape, ref: Ref) -> bool:
@@ -162,7 +189,8 @@ def program_of(
         return None
     if not _agrees(nodes, again, steps, first):
         return None
-    return Program(tape, data | program.evaluate({"sources": {}}), elementwise, seeds)
+    shown = program.shown(evaluate(tape, tensor_data, flow_data, gradients=seeds, elementwise=elementwise))
+    return Program(tape, data | shown, elementwise, seeds)
 
 
 def _agrees(nodes: Sequence[Data], again: Evaluation[Value], steps: Sequence[ChainStep], first: int) -> bool:
@@ -184,11 +212,13 @@ class _Labels:
     """Gives each node a name of its own."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, int] = {}
+        self._taken: set[str] = set()
 
     def __call__(self, wanted: str) -> str:
-        number = self._taken[wanted] = self._taken.get(wanted, -1) + 1
-        return f"{wanted}_{number}" if number else wanted
+        numbered = (f"{wanted}_{number}" if number else wanted for number in count())
+        label = next(each for each in numbered if each not in self._taken)
+        self._taken.add(label)
+        return label
 
 
 def _source_node(source: Source, node: GraphNode | None, names: Mapping[int, str], labels: _Labels) -> Data:
@@ -209,8 +239,13 @@ def _call_node(call: TapeCall, node: GraphNode | None, first: int, labels: _Labe
         "op": call.name, "args": _plain_value(call.args, first), "kwargs": _plain_value(dict(call.kwargs), first),
         "grad": node is not None, "enabled": call.grad, "inplace": call.inplace, "role": "call",
         "checkpoint": packed, "derivative_of": node.derivative_of if node else "",
-        "problem": next((slot.problem for slot in node.saved if slot.problem), "") if node else "",
+        "problem": _problem_of(node) if node else "",
     }  # fmt: skip
+
+
+def _problem_of(node: GraphNode) -> str:
+    """Why backward can't read what a node saved; "" for what a hook packed, as it unpacks that."""
+    return next((slot.problem for slot in node.saved if slot.problem and not slot.packed), "")
 
 
 def _plain_value(value: Any, first: int) -> Any:
@@ -241,7 +276,8 @@ def _numbers(tensor: torch.Tensor) -> Data:
     wide = tensor.detach().cpu()
     kept = wide.to(torch.float32) if wide.dtype in (torch.float32, torch.float16, torch.bfloat16) else wide.double()
     text = base64.b64encode(bytes(kept.contiguous().numpy().reshape(-1).view("uint8"))).decode() if kept.numel() else ""
-    return {"shape": list(tensor.shape), "wide": kept.dtype == torch.float64, "data": text}
+    kind = {"bool": True} if tensor.dtype == torch.bool else {}
+    return {"shape": list(tensor.shape), "wide": kept.dtype == torch.float64, "data": text, **kind}
 
 
 def variables_of(
@@ -276,6 +312,9 @@ def recorded_program(graph: EagerGraph, steps: Sequence[ChainStep], reason: str)
     index = {node.name: at for at, node in enumerate(forward)}
     nodes = [_graph_node(node, index) for node in forward]
     found: Data = {"values": {}, "gradients": {}, "flows": {}, "derivatives": {}}
+    for node in forward:
+        if node.leaf is not None:
+            found["values"][f"{index[node.name]} 0"] = tensor_data(node.leaf)
     for step in steps:
         at = index[step.node]
         if step.value is not None:
@@ -301,5 +340,5 @@ def _graph_node(node: GraphNode, index: Mapping[str, int]) -> Data:
         "op": "" if is_leaf else node.name, "args": inputs, "kwargs": {}, "grad": True, "enabled": True, "inplace": "",
         "role": "source" if is_leaf else "call", "derivative_of": node.derivative_of,
         "checkpoint": any("checkpoint" in slot.packed for slot in node.saved), "before": None,
-        "problem": next((slot.problem for slot in node.saved if slot.problem), ""),
+        "problem": _problem_of(node),
     }  # fmt: skip

@@ -42,10 +42,10 @@ def chain_artifact(
 
 
 def _sick(steps: Sequence[ChainStep], nodes: Mapping[str, Entity]) -> list[int]:
-    """Indices of the steps in which a value or a gradient first becomes non-finite."""
+    """Positions of the steps in which a value or a gradient first becomes non-finite."""
     kinds = {"forward": "value", "leaf": "value", "backward": "gradient"}
     made = {name: str(entity.attrs.get("not_finite_from_here", "")) for name, entity in nodes.items()}
-    return [step.index for step in steps if kinds[step.direction] in made.get(step.node, "")]
+    return [at for at, step in enumerate(steps) if kinds[step.direction] in made.get(step.node, "")]
 
 
 def _entity(step: ChainStep, node: Entity | None) -> Entity:

@@ -150,27 +150,27 @@ def test_chain_rule_text_goes_forward_then_backward(chain: ChainRule) -> None:
     assert text.startswith("The chain rule on weighted: 4 operations forward, 4 steps backward, to 2 leaves.")
     assert text.index("mul_1 = y · exp") < text.index("mul_1: product rule (MulBackward0)")
     assert "y = x * w" in text
-    step = str(chain.step(5))
+    step = str(chain.step(6))
     assert "d y = grad · exp  ->  mul\n        = [1, 1, 1] · [1.649, 0.1353, 403.4] = [1.649, 0.1353, 403.4]" in step
-    added = str(chain.step(7))
+    added = str(chain.step(8))
     assert "incoming gradient: [1.649, 0.1353, 403.4]  from mul_1, its y" in added
     assert "summed: grad = [2.473, -0.1353, 2824], bit-exact" in added
-    assert "[ 1  1  1 ]" in str(chain.step(4))
+    assert "[ 1  1  1 ]" in str(chain.step(5))
     scalar = explorer.chain_rule(torch.tensor(2.0, requires_grad=True).square())
-    assert "= 1 · 4 = 4" in str(scalar.step(1))
+    assert "= 1 · 4 = 4" in str(scalar.step(2))
     assert "Jacobian" not in str(scalar)
     shown = chain._repr_mimebundle_()["text/plain"].splitlines()
     assert shown == [*text.splitlines()[:60], *shown[60:]]
-    assert [str(step) for step in chain] == [str(chain.step(index)) for index in range(len(chain))]
-    with pytest.raises(IndexError, match="steps are 0 to 9"):
-        chain.step(10)
+    assert [str(step) for step in chain] == [str(chain.step(number)) for number in chain.steps.index]
+    with pytest.raises(IndexError, match="numbered from 1 to 10"):
+        chain.step(0)
 
 
 def test_chain_rule_steps_table_and_checks(chain: ChainRule) -> None:
     steps = chain.steps
     assert list(steps.direction) == ["forward"] * 4 + ["backward"] * 4 + ["leaf"] * 2
-    assert steps.loc[7, "added"] == 2
-    assert steps.loc[5, "formula"] == "d y = grad · exp; d exp = grad · y"
+    assert steps.loc[8, "added"] == 2
+    assert steps.loc[6, "formula"] == "d y = grad · exp; d exp = grad · y"
     checks = chain.check()
     assert list(checks.verdict) == ["equal", "equal"]
     assert checks.equal.all()
@@ -249,9 +249,9 @@ def test_chain_rule_view_has_the_step_values(chain: ChainRule) -> None:
     assert incoming["parts"][0]["rows"][-1]["cells"][-1] == "summed, bit-exact"
 
 
-def test_chain_rule_opens_beside_the_autograd_graph(chain: ChainRule) -> None:
+def test_chain_rule_opens_and_is_linked_to_the_graph(chain: ChainRule) -> None:
     manifest = Payload(chain.record).manifest()
-    assert manifest["first"] == ["chain_rule", "autograd"]
+    assert manifest["first"] == ["chain_rule"]
     stage = next(stage for stage in manifest["stages"] if stage["name"] == "chain_rule")
     assert (stage["title"], stage["count"], stage["artifacts"][0]["view"]) == ("Chain rule", len(chain), "chain_rule")
     node = chain.record["autograd"].entity("mul")
@@ -273,7 +273,7 @@ def test_chain_rule_is_saved_loaded_and_shown_statically(chain: ChainRule, tmp_p
     assert "<td" in html
     assert "<script" not in html
     assert "product rule (MulBackward0)" in html
-    assert "grad · exp" in chain.step(5)._repr_mimebundle_()["text/html"]
+    assert "grad · exp" in chain.step(6)._repr_mimebundle_()["text/html"]
 
 
 def test_nonfinite_values_are_words_and_first_is_known() -> None:
