@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
 from compiler.autograd.recording import is_users
+from compiler.capture.assignments import name_of, source_of_file
 
 Span = tuple[int, int, int, int]
 
@@ -37,31 +37,22 @@ def _span(frame: FrameType) -> Span:
 @lru_cache(maxsize=256)
 def _roles(code: CodeType) -> dict[Span, str]:
     """For each assigned or returned expression of a file: the variable, or "return"."""
-    lines = linecache.getlines(code.co_filename)
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return {}
-    return {_place(value): name for value, name in _assigned(tree)}
+    source = source_of_file(code.co_filename)
+    return {} if source is None else {_place(node): name for node, name in _named(source.tree)}
 
 
-def _place(node: ast.expr) -> Span:
+def _place(node: ast.expr | ast.stmt) -> Span:
     return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
 
 
-def _assigned(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+def _named(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """What runs when a variable is set, with its name: the value, or the whole of `x += y`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name | ast.Attribute):
-            yield node.value, _short(node.targets[0])
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-            yield node.value, _short(node.target)
-        elif isinstance(node, ast.AugAssign):
-            yield ast.copy_location(ast.Constant(None), node), _short(node.target)
-        elif isinstance(node, ast.Return) and node.value is not None:
-            yield node.value, "return"
-        elif isinstance(node, ast.Lambda):
-            yield node.body, "return"
-
-
-def _short(target: ast.expr) -> str:
-    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+        match node:
+            case ast.Return(value=ast.expr() as value) | ast.Lambda(body=value):
+                yield value, "return"
+            case ast.AugAssign(target=target):
+                yield node, name_of(target)
+            case ast.Assign(targets=[target, *_]) | ast.AnnAssign(target=target) | ast.NamedExpr(target=target):
+                if node.value is not None and name_of(target):
+                    yield node.value, name_of(target)

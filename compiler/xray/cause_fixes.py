@@ -19,13 +19,13 @@ import torch
 
 from compiler.calls.call import Call
 from compiler.calls.state import roots_of
+from compiler.capture.assignments import Source, Step, source_of_file
 from compiler.capture.recompile_advice import DUCK, UNSPECIALIZED
 from compiler.record import Cause, CauseFix, Suggestion
 from compiler.torch_api import apart
 from compiler.torch_api.marks import mark_size, preserve_marks
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.settings import dynamo_settings, stance
-from compiler.xray.assignments import Source, Step, source_of_file
 from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.causes import CAPTURE, CauseSearch
 from compiler.xray.fixes import SEEDS, UNTRIED

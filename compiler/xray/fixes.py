@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compiler.capture.assignments import source_of_file
 from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.capture.suggestions.values import NAN_CHECK
@@ -21,7 +22,6 @@ from compiler.torch_api import apart
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.numpy_random import numpy_draws_from_torch
 from compiler.torch_api.traced_lines import Place
-from compiler.xray.assignments import source_of_file
 from compiler.xray.bench import FORMS, Bench, repeatable
 from compiler.xray.cost import cost_of, milliseconds_of
 from compiler.xray.operators import CLOCK, operator_suggestions

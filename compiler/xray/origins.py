@@ -6,12 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.capture.breaks import span_of
-from compiler.capture.sources import SourceBook
-from compiler.capture.suggestions.case import nodes_around
-from compiler.record import ValueOrigin
-from compiler.torch_api.traced_lines import Place
-from compiler.xray.assignments import (
+from compiler.capture.assignments import (
     Assigned,
     Source,
     Step,
@@ -24,6 +19,11 @@ from compiler.xray.assignments import (
     sets,
     source_of_file,
 )
+from compiler.capture.breaks import span_of
+from compiler.capture.sources import SourceBook
+from compiler.capture.suggestions.case import nodes_around
+from compiler.record import ValueOrigin
+from compiler.torch_api.traced_lines import Place
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from compiler.xray.assignments import (
+from compiler.capture.assignments import (
     MUTATING,
     Assigned,
     Function,

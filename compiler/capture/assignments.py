@@ -209,6 +209,11 @@ def sets(target: ast.expr, name: str) -> bool:
     return isinstance(target, ast.Tuple | ast.List) and any(sets(each, name) for each in target.elts)
 
 
+def name_of(target: ast.expr) -> str:
+    """The name that an assignment's target has for a reader: `h` for `h` and `self.h`; "" for others."""
+    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+
+
 def parameter_of(function: Function, name: str) -> ast.arg | None:
     own = function.args
     every = [*own.posonlyargs, *own.args, *own.kwonlyargs, *filter(None, (own.vararg, own.kwarg))]
