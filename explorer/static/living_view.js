@@ -293,7 +293,11 @@ export class ChainView extends StepperView {
     const all = this.changeable();
     const options = all.map(({ name }, index) => h("option", { value: String(index), selected: all[index].at === chosen.at && all[index].seed === chosen.seed }, name));
     const choice = h("select", { "aria-label": "What to change" }, ...options);
-    choice.addEventListener("change", () => this.showControls(all[Number(choice.value)]));
+    choice.addEventListener("change", () => {
+      const next = all[Number(choice.value)];
+      this.say(next.seed ? model.program.outputs[next.at][0] : next.at);
+      this.showControls(next);
+    });
     const reset = h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.reset() }, "reset");
     this.told = h("p", { class: "tc-living-hint" }, ...this.hint());
     this.controls.replaceChildren(h("label", {}, "change ", choice), reset, ...this.inputs(chosen), this.told);
@@ -403,6 +407,7 @@ export class ChainView extends StepperView {
     if (!this.model) return;
     if (!this.store.evaluated) {
       this.isAlone = true;
+      this.told?.replaceChildren(...this.hint());
       return this.evaluateHere();
     }
     const { error } = this.store.evaluated;

@@ -59,7 +59,8 @@ class State:
 
     @property
     def title(self) -> str:
-        return TITLES[self.key]
+        has_halves = self.key != "cut" or any(node.lane == "backward" for node in self.nodes)
+        return TITLES[self.key] if has_halves else "Traced"
 
     @property
     def new(self) -> tuple[str, ...]:
