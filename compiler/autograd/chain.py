@@ -188,6 +188,11 @@ def known_values(
     return found
 
 
+def _are_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether all elements are equal, or NaN in both."""
+    return first.shape == second.shape and bool(((first == second) | (first.isnan() & second.isnan())).all())
+
+
 @dataclass(frozen=True)
 class _Steps:
     """Builds the steps of one run."""
@@ -271,7 +276,7 @@ class _Steps:
             terms = [self._gradient_from(flow.source, flow.slot) for flow in flows if flow.source]
             there = [term for term in terms if term is not None]
             if total is not None and there and len(there) == len(flows):
-                checked.append(torch.equal(sum(there[1:], there[0]), total))
+                checked.append(_are_equal(sum(there[1:], there[0]), total))
         exactly = all(checked) if checked else None
         return exactly, "" if exactly is not False else "a hook of yours changed the gradient before it came here"
 

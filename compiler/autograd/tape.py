@@ -25,6 +25,8 @@ from compiler.torch_api.pytrees import tree_leaves, tree_map
 MOST_CALLS = 1_000
 MOST_ELEMENTS = 20_000_000
 """A tape ends, unusable, after this many calls, or once its tensors have this many elements."""
+OVERLAPS = 20_000
+"""Maximum number of elements of two tensors whose places in memory are compared one by one."""
 DERIVATIVES = 16
 """Maximum number of elements of a result whose local derivatives are computed."""
 
@@ -192,7 +194,8 @@ class TapeRecorder:
         """Views of memory that was written are no longer what their call returned."""
         memory = tensor.untyped_storage().data_ptr()
         for other, ref in self._known.values():
-            if other is not tensor and memory and other.untyped_storage().data_ptr() == memory:
+            shares = other is not tensor and memory and other.untyped_storage().data_ptr() == memory
+            if shares and _overlap(other, tensor):
                 self._stale.add(ref)
         self._by_memory = {key: ref for key, ref in self._by_memory.items() if key[0] != memory}
 
@@ -272,6 +275,21 @@ def _needed(calls: Sequence[TapeCall], outputs: Sequence[Ref]) -> set[Ref]:
 
 def _sources_of(refs: set[Ref]) -> Iterator[Ref]:
     return (ref for ref in refs if ref.call < 0)
+
+
+def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors have an element of the same storage in common; assumed of tensors with many elements."""
+    if first.numel() + second.numel() > OVERLAPS or first.dtype != second.dtype:
+        return True
+    return not _places_in_memory(first).isdisjoint(_places_in_memory(second))
+
+
+def _places_in_memory(tensor: torch.Tensor) -> set[int]:
+    """The places of a tensor's elements in its storage."""
+    places = {tensor.storage_offset()}
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = {place + step * stride for place in places for step in range(size)}
+    return places
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:

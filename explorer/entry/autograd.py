@@ -85,8 +85,8 @@ def autograd(
     lines and modules are known only if the graph is built by this call or in the block. Functions compiled by
     torch.compile then run in eager mode, so the graph is that of eager mode.
 
-    In a notebook and on a page the living graph of `tcompile.chain_rule` is beside it, unless a backward pass would run
-    code of yours (hooks, custom functions, checkpoints) or the graph has more than 300 nodes.
+    In a notebook and on a page the living graph of `tcompile.chain_rule` is beside that of a call or block, unless a
+    backward pass would run code of yours (hooks, custom functions, checkpoints) or the graph has more than 300 nodes.
 
     With `health`, a backward pass is run like that of `torch.autograd.grad` (your hooks and custom functions run, no
     `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient.
@@ -157,12 +157,11 @@ def _make_run(
 
     recording, title = (recorded.recording, recorded.title) if recorded else (None, "")
     record: Record = autograd_record(outputs, recording=recording, frame=frame, title=title, health=health)
-    return _with_canvas(AutogradRun(record, value), outputs, recorded, frame)
+    run = AutogradRun(record, value)
+    return run if recorded is None else _with_canvas(run, outputs, recorded, frame)
 
 
-def _with_canvas(
-    run: AutogradRun, outputs: Sequence[Tensor], recorded: Recorded | None, frame: FrameType
-) -> AutogradRun:
+def _with_canvas(run: AutogradRun, outputs: Sequence[Tensor], recorded: Recorded, frame: FrameType) -> AutogradRun:
     """The run, with the living graph if a backward pass runs no code of the user's."""
     from compiler.autograd.backward_run import FreedGraphError
     from compiler.autograd.eager_graph import without_inner
@@ -170,7 +169,7 @@ def _with_canvas(
     from explorer.entry.living_graph import living_graph, runs_no_code_of_users
 
     outputs = [output for output in without_inner(outputs) if output.requires_grad]
-    if not runs_no_code_of_users(outputs):
+    if not runs_no_code_of_users(outputs, recorded.recording):
         return run
     try:
         living = living_graph(outputs, recorded, frame)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from compiler.autograd.backward_run import BackwardRun
     from compiler.autograd.chain import ChainStep
-    from compiler.autograd.eager_graph import EagerGraph
+    from compiler.autograd.eager_graph import EagerGraph, GraphNode
     from compiler.autograd.recording import Recording
     from compiler.autograd.tape import Tape, TapeRecorder
     from compiler.autograd.values import Value
@@ -91,14 +91,21 @@ def living_graph(
     return LivingGraph(graph, steps, record, program.evaluate if program is not None else None)
 
 
-def runs_no_code_of_users(outputs: Sequence[Tensor]) -> bool:
-    """Whether a backward pass from these outputs is short, and calls no hook, custom function or checkpoint."""
+def runs_no_code_of_users(outputs: Sequence[Tensor], recording: Recording) -> bool:
+    """Whether a backward pass from these outputs is short, and calls no hook, custom function or checkpoint.
+
+    Hooks of what was computed before the recording are not known.
+    """
     from compiler.autograd.eager_graph import eager_graph
 
-    nodes = eager_graph(outputs).nodes
-    own = (node.kind in ("custom", "compiled") or node.hooks or any(slot.packed for slot in node.saved)
-           for node in nodes)  # fmt: skip
-    return len(nodes) <= UNASKED and not any(own)
+    nodes = eager_graph(outputs, recording=recording).nodes
+    return len(nodes) <= UNASKED and not any(map(_may_run_code, nodes))
+
+
+def _may_run_code(node: GraphNode) -> bool:
+    if node.kind == "accumulate":
+        return bool(node.hooks)
+    return node.kind != "call" or node.call is None or bool(node.hooks) or any(slot.packed for slot in node.saved)
 
 
 def _values_on_tape(tape: Tape | None, graph: EagerGraph) -> dict[tuple[str, int], Value]:
@@ -150,5 +157,7 @@ def _canvas(
         if program is not None:
             return program, program.data
     failed = "torch refuses to run this backward" if note else ""
-    reason = failed or tape.problem or "run again, its operations give other numbers, or some are not PyTorch's"
+    hooked = any(node.hooks for node in graph.nodes)
+    failed = failed or tape.problem or ("hooks of yours run in backward, and would not run again" if hooked else "")
+    reason = failed or "run again, its operations give other numbers, or some are not PyTorch's"
     return None, recorded_program(graph, steps, reason)

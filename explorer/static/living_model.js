@@ -43,7 +43,7 @@ const numberOf = (number) => (typeof number === "string" ? Number(number.replace
 
 /** A tensor from Python's data. @param {any} data @returns {Shown} */
 function shownOf(data) {
-  const numbers = data.numbers === null || data.numbers === undefined ? null : Float64Array.from([data.numbers].flat(Infinity), numberOf);
+  const numbers = data.numbers === null || data.numbers === undefined || data.type?.startsWith("c") ? null : Float64Array.from([data.numbers].flat(Infinity), numberOf);
   const heat = data.heat ? { ...data.heat, cells: Float32Array.from(new Int8Array(bytesOf(data.heat.cells).buffer), (cell) => (cell === -128 ? NaN : cell / 127)) } : null;
   return { ...data, norm: numberOf(data.norm), low: numberOf(data.low), high: numberOf(data.high), numbers, heat: heat ?? (numbers && heatOf(data.shape ?? [], numbers)) };
 }
@@ -167,7 +167,12 @@ export class LivingModel {
     const own = change?.cells?.[cell];
     if (own !== undefined) return own;
     const packed = (seed ? this.program.seeds : this.program.sources)?.[at];
-    return (packed ? unpacked(packed).data[cell] : (this.recorded.values.get(`${at} 0`)?.numbers?.[cell] ?? NaN)) * (change?.scale ?? 1);
+    return (packed ? unpacked(packed).data[cell] : (this.recordedAt(at, seed)?.numbers?.[cell] ?? NaN)) * (change?.scale ?? 1);
+  }
+
+  /** @param {number} at @param {boolean} seed */
+  recordedAt(at, seed) {
+    return seed ? this.recorded.gradients.get(this.program.outputs[at].join(" ")) : this.recorded.values.get(`${at} 0`);
   }
 
   /** Whether a source's numbers are here, and can be changed one by one. @param {number} at @param {boolean} seed */

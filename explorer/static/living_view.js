@@ -86,6 +86,7 @@ export class ChainView extends StepperView {
     this.themeChanged();
     this.go(0, false);
     if (this.model) this.showControls(this.firstChangeable());
+    else if (this.data.program?.problem) this.controls.append(h("p", { class: "tc-living-hint" }, `There is no graph: ${this.data.program.problem}.`));
   }
 
   /** @param {string} title */

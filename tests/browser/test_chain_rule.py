@@ -208,6 +208,9 @@ def test_jupyterlab_shows_chain_rule_and_decomposes_on_click(lab: JupyterServer,
         notebook.run_cell(cell)
     chain = ExplorerView(notebook.output(1))
     expect(heading(chain)).to_contain_text("sigmoid", timeout=MADE_MS)
+    for place in range(3):
+        chain.root.get_by_label(f"x[{place}]").fill("0")
+    expect(chain.root.locator(".tc-living-readout")).to_contain_text("sum(sigmoid); value 1.5")  # from the kernel
     run = ExplorerView(notebook.output(2))
     chip = run.chip("decomposed")
     expect(chip).to_contain_text("not generated")
@@ -223,3 +226,7 @@ def test_jupyterlab_shows_chain_rule_and_decomposes_on_click(lab: JupyterServer,
     run.line(run.stage, "_nn.gelu(").click()
     run.root.get_by_role("button", name="Decompose it, level by level").click()
     expect(run.root.locator(".tc-inspector .tc-tree")).to_contain_text("prims.erf.default", timeout=MADE_MS)
+    run.open_stage("captured", "Graph")
+    run.root.get_by_role("button", name="eager → kernels").click()
+    morph = run.root.frame_locator(".tc-morph iframe")
+    expect(morph.get_by_role("slider")).to_be_visible(timeout=MADE_MS)

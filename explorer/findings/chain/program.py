@@ -49,7 +49,8 @@ def flow_data(tensor: torch.Tensor) -> Data:
     """A gradient on an edge, or a local derivative: its norm, and its numbers if they are few."""
     dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
     numbers = dense.flatten().tolist()[:ON_EDGE] if dense.numel() <= ON_EDGE else None
-    norm = float(torch.linalg.vector_norm(dense if dense.is_floating_point() else dense.double()))
+    is_wide = dense.is_floating_point() or dense.is_complex()
+    norm = float(torch.linalg.vector_norm(dense if is_wide else dense.double()))
     return {"norm": _json_number(norm), "numbers": None if numbers is None else [*map(_json_number, numbers)]}
 
 

@@ -83,6 +83,13 @@ def test_view_read_after_a_write_has_no_tape() -> None:
     assert "written in place" in tape.problem
 
 
+def test_write_into_one_part_keeps_the_others() -> None:
+    cell, x = nn.LSTMCell(3, 4), torch.randn(2, 3)  # writes in place into a quarter of its gates
+    tape, result = tape_of(lambda: cell(x)[0])
+    assert tape.problem == ""
+    assert torch.equal(evaluate(tape, torch.clone).values[tape.outputs[0]], result)
+
+
 def inner(x: Tensor) -> Tensor:
     return x.sin() * 2
 

@@ -276,6 +276,25 @@ def test_chain_rule_is_saved_loaded_and_shown_statically(chain: ChainRule, tmp_p
     assert "grad · exp" in chain.step(6)._repr_mimebundle_()["text/html"]
 
 
+def test_autograd_has_the_living_graph_unless_backward_runs_hooks() -> None:
+    x, ran = torch.randn(3, requires_grad=True), []
+
+    def hooked() -> Tensor:
+        y = x.exp()
+        y.register_hook(ran.append)
+        return y.sum()
+
+    with explorer.autograd() as recorded:
+        loss = (x.exp() * x).mean()
+    for run in (explorer.autograd(lambda: x.exp().sum()), recorded.graph(loss)):
+        assert run.compiler.evaluate is not None
+        assert Payload(run.record).manifest()["first"] == ["autograd", "chain_rule"]
+    for run in (explorer.autograd(loss), explorer.autograd(hooked)):
+        assert not run.record.of_stage("chain_rule")
+    assert x.grad is None
+    assert not ran
+
+
 def test_nonfinite_values_are_words_and_first_is_known() -> None:
     x = torch.tensor([1.0, 0.0, 4.0], requires_grad=True)
     chain = explorer.chain_rule(lambda: torch.sum(x.sqrt() * 0))
