@@ -140,7 +140,7 @@ class TapeRecorder:
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None
     ) -> Callable[[Any], None]:
         """Note what a call reads, before it may write it; the function returned notes its result."""
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        is_random = aten_calls.draws_random_numbers(func, args, kwargs)
         written = aten_calls.written_arguments(func)
         plain = aten_calls.without_mutation(func) if written else func
         takes = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
@@ -255,12 +255,15 @@ def _place_of(frame: FrameType | None) -> tuple[int, int]:
 
 
 def _named_once(calls: Sequence[TapeCall], places: Sequence[tuple[int, int]]) -> list[TapeCall]:
-    """Of the calls that one expression made, the last has the variable's name."""
-    follows = [*places[1:], (0, 0)]
-    return [
-        replace(call, variable="") if here == after and here != (0, 0) else call
-        for call, here, after in zip(calls, places, follows, strict=True)
-    ]
+    """Of the calls that one expression made, the last has the variable's name; autograd detaches what it saves."""
+    start, last = 0, {}
+    for at, (call, place) in enumerate(zip(calls, places, strict=True)):
+        if at == 0 or place != places[at - 1] or place == (0, 0):
+            start = at
+        if at == start or not call.name.startswith("detach"):
+            last[start] = at
+    named = set(last.values())
+    return [call if at in named else replace(call, variable="") for at, call in enumerate(calls)]
 
 
 def _needed(calls: Sequence[TapeCall], outputs: Sequence[Ref]) -> set[Ref]:
@@ -286,7 +289,7 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 def _places_in_memory(tensor: torch.Tensor) -> set[int]:
     """The places of a tensor's elements in its storage."""
-    places = {tensor.storage_offset()}
+    places = {int(tensor.storage_offset())}
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = {place + step * stride for place in places for step in range(size)}
     return places

@@ -52,6 +52,14 @@ class AtenCalls(TorchDispatchMode):
         return result
 
 
+def draws_random_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call draws random numbers: attention does so for dropout alone."""
+    given = dict(zip(argument_names(func), args, strict=False)) | dict(kwargs)
+    return torch.Tag.nondeterministic_seeded in func.tags and not (
+        "dropout_p" in argument_names(func) and given.get("dropout_p", 0.0) == 0
+    )
+
+
 def written_arguments(func: Any) -> tuple[int, ...]:
     """Indices of the arguments that an operator changes in place."""
     arguments = func._schema.arguments

@@ -17,9 +17,6 @@ const OVERLAYS = [
   ["dtype", "by dtype"],
 ];
 
-/** Stages of graphs that `run.morph()` goes through. */
-const MORPHED = new Set(["captured", "joint", "forward", "backward", "inference", "post_grad", "lowered"]);
-
 export class DrawingView {
   /** @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} artifact @param {import("./store.js").Store} store */
   constructor(root, callbacks, artifact, store) {
@@ -78,10 +75,9 @@ export class DrawingView {
   }
 
   morphButton() {
-    const { stage, graph } = this.artifact.info;
-    if (!this.store.kernel || !MORPHED.has(stage)) return [];
-    const show = () => this.callbacks.withTools(() => TOOLS.showMorph?.(/** @type {HTMLElement} */ (this.canvas.closest(".tcompile")), this.store, graph));
-    return [textButton("eager → kernels", "This graph on its way from eager mode to kernels: run.morph()", show)];
+    const { operations, graph } = this.artifact.info;
+    if (!this.store.kernel || !operations) return [];
+    return [textButton("eager → kernels", "run.morph()", () => this.callbacks.withTools(() => TOOLS.showMorph?.(this.canvas, this.store, graph)))];
   }
 
   /** Colour the nodes by source line, or by what the overlay says. @param {import("./rainbow.js").Rainbow | null} rainbow */

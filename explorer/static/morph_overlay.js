@@ -2,8 +2,9 @@
 
 import { h } from "./dom.js";
 
-/** Ask for a graph's page, and show it when it is there. @param {HTMLElement} root @param {import("./store.js").Store} store @param {string} graph */
-export function showMorph(root, store, graph) {
+/** Ask for a graph's page, and show it when it is there. @param {HTMLElement} element @param {import("./store.js").Store} store @param {string} graph */
+export function showMorph(element, store, graph) {
+  const root = /** @type {HTMLElement} */ (element.closest(".tcompile"));
   const dialog = h("dialog", { class: "tc-morph", "aria-label": "From eager mode to kernels", onclose: () => dialog.remove() });
   const close = h("button", { class: "tc-button tc-text", type: "button", onclick: () => dialog.close() }, "Close (Escape)");
   const waiting = h("p", { role: "status" }, "Laying the graphs out…");

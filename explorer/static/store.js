@@ -99,8 +99,8 @@ export class Store {
     this.patches = new Map();
     /** A graph, evaluated again, with the numbers that it refers to; null if it can't be. @type {any} */
     this.evaluated = null;
-    /** The page of a graph's way to kernels, or why there is none. */
-    this.morph = { html: "", problem: "" };
+    /** The page of a graph's way to kernels, or why there is none. @type {any} */
+    this.morph = null;
     /** The text of a new cell, and what to do with it. */
     this.cell = { text: "", words: "", problem: "" };
     /** @type {Running} */

@@ -19,7 +19,7 @@ import { DocumentView } from "./document_view.js";
 /**
  * What else is there with the late views.
  * @type {{savePicture?: (picture: import("./picture.js").Picture, kind: "svg" | "png") => Promise<void>,
- *   showKeys?: (root: HTMLElement) => void, showMorph?: (root: HTMLElement, store: import("./store.js").Store, graph: string) => void, present?: (explorer: import("./explorer.js").Explorer) => void}}
+ *   showKeys?: (root: HTMLElement) => void, showMorph?: (element: HTMLElement, store: import("./store.js").Store, graph: string) => void, present?: (explorer: import("./explorer.js").Explorer) => void}}
  */
 export const TOOLS = {};
 
