@@ -23,7 +23,7 @@ from compiler.autograd.values import SHOWN, Value
 from compiler.autograd.words import second_order, stop_words
 from compiler.torch_api import autograd_nodes
 
-_INPUT = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\[\d+\])?(?!\w|\()")
+_INPUT = re.compile(r"(?<![\w.])[A-Za-z_][A-Za-z0-9_]*(?:\[\d+\])?(?![A-Za-z0-9_(])")
 """A name in a formula that is no function."""
 JACOBIAN = 64
 """Maximum number of elements of an input and of an output for which a Jacobian is computed."""

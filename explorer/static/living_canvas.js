@@ -388,7 +388,9 @@ export class GraphCanvas {
     this.frame = 0;
     /** @type {{x: number, y: number, moves: boolean, number: boolean} | null} */
     this.held = null;
-    this.observer = new ResizeObserver(() => (this.follows ? this.fit(LEGIBLE) : this.repaint()));
+    /** The node that is to be in sight. */
+    this.revealed = "";
+    this.observer = new ResizeObserver(() => this.resized());
     this.observer.observe(this.element);
     this.listen();
   }
@@ -404,6 +406,12 @@ export class GraphCanvas {
   /** @returns {[number, number]} */
   size() {
     return [this.state.width ?? 0, this.state.height ?? 0];
+  }
+
+  resized() {
+    if (!this.follows) return this.repaint();
+    this.fit(LEGIBLE);
+    this.reveal(this.revealed);
   }
 
   repaint() {
@@ -448,6 +456,7 @@ export class GraphCanvas {
 
   /** Bring a node into sight if it is out of it. @param {string} id */
   reveal(id) {
+    this.revealed = id;
     const node = this.state.nodes.find((each) => each.id === id);
     if (!node) return;
     const { x, y, w, h } = rectOf(node);
@@ -457,7 +466,6 @@ export class GraphCanvas {
     const isIn = sx - (w / 2) * scale >= 0 && sx + (w / 2) * scale <= width && sy - (h / 2) * scale >= 0 && sy + (h / 2) * scale <= height;
     if (isIn) return;
     this.camera = { scale, left: width / 2 - x * scale, top: height / 2 - y * scale };
-    this.follows = false;
     this.repaint();
   }
 

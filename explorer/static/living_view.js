@@ -27,7 +27,7 @@ const MOVE = 650;
 /** So long it waits for a kernel that is busy, before it evaluates by itself. */
 const PATIENCE = 500;
 /** Narrower than this, in points, the step is below the graph. */
-const NARROW = 720;
+const NARROW = 560;
 /** A number that is dragged changes by this part of its size, or of 1, for each point. */
 const DRAGGED = 0.01;
 
