@@ -1,7 +1,7 @@
 // Two texts compared: as one, with lines of the first alone, of the second alone, and of both; or side by side.
 
 import { compareLines, differingPart } from "./compare.js";
-import { placeRows, withoutPlaces } from "./language.js";
+import { grammarName, placeRows } from "./language.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {import("./text_view.js").Looks} Looks */
@@ -9,6 +9,20 @@ import { placeRows, withoutPlaces } from "./language.js";
 
 /** Equal lines kept around each difference. */
 const CONTEXT = 3;
+
+/** @type {Record<string, RegExp>} */
+const PLACES_IN_LINES = {
+  bytecode: /^ *\d* (?:>>|  ) +\d+ /g,
+  mlir: / loc\((?:#loc\w*|unknown)\)/g,
+  llvm: /,? !dbg !\d+/g,
+  sass: /^ {4}\/\*[\da-f]+\*\//g,
+};
+
+/** A line with spaces in place of what says where it is, or is from. @param {string} line @param {string} language */
+function withoutPlaces(line, language) {
+  const pattern = PLACES_IN_LINES[grammarName(language)];
+  return pattern ? line.replace(pattern, (place) => " ".repeat(place.length)) : line;
+}
 
 /**
  * @param {Artifact} left @param {Artifact} right

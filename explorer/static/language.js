@@ -129,7 +129,7 @@ const ALIASES = {
 };
 
 /** @param {string} language */
-function grammarName(language) {
+export function grammarName(language) {
   return language in GRAMMARS ? language : (ALIASES[language] ?? "text");
 }
 
@@ -146,20 +146,6 @@ const PLACES = {
 export function placeRows(lines, language) {
   const pattern = PLACES[grammarName(language)];
   return new Set(pattern ? lines.flatMap((line, row) => (pattern.test(line) ? [row] : [])) : []);
-}
-
-/** @type {Record<string, RegExp>} */
-const PLACES_IN_LINES = {
-  bytecode: /^ *\d* (?:>>|  ) +\d+ /g,
-  mlir: / loc\((?:#loc\w*|unknown)\)/g,
-  llvm: /,? !dbg !\d+/g,
-  sass: /^ {4}\/\*[\da-f]+\*\//g,
-};
-
-/** A line with spaces in place of what says where it is, or is from. @param {string} line @param {string} language */
-export function withoutPlaces(line, language) {
-  const pattern = PLACES_IN_LINES[grammarName(language)];
-  return pattern ? line.replace(pattern, (place) => " ".repeat(place.length)) : line;
 }
 
 /** Past this many characters a line is not coloured: nobody reads that far, and the browser would crawl. */
