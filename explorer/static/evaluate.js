@@ -314,6 +314,9 @@ Object.assign(RULES, /** @type {Record<string, Rule>} */ ({
       return [summedTo(g, a.shape), summedTo(share, b.shape), summedTo(mapped(times(share, zipped(b, c, (x, y) => x / y)), (x) => -x), c.shape)];
     },
   },
+  bitwise_not: { run: ([a]) => [{ ...mapped(a, (x) => (a.bool ? Number(!x) : ~x)), bool: a.bool }] },
+  bitwise_and: { run: ([a, b]) => [{ ...zipped(a, asTensor(b), (x, y) => x & y), bool: a.bool }] },
+  bitwise_or: { run: ([a, b]) => [{ ...zipped(a, asTensor(b), (x, y) => x | y), bool: a.bool }] },
   copy: { run: ([a, b]) => [expanded(b, a.shape)], back: (g, [a, b]) => [made(a.shape), summedTo(g, b.shape)] },
   ones_like: { run: ([a]) => [made(a.shape, () => 1)] },
   zeros_like: { run: ([a]) => [made(a.shape)] },

@@ -50,8 +50,9 @@ const layerNorm = {
 /** @type {Rule} */
 const batchNorm = {
   run: ([a, weight, bias, mean, variance, training, , eps]) => {
-    const unit = batchUnit(a, mean, variance, training, eps).unit;
-    return [scaledAndMoved(unit, weight && alongChannels(weight, a), bias && alongChannels(bias, a)), made([0]), made([0])];
+    const from = batchUnit(a, mean, variance, training, eps);
+    const kept = [from.mean, from.inverse].map((each) => (training ? viewed(each, [-1]) : made([0])));
+    return [scaledAndMoved(from.unit, weight && alongChannels(weight, a), bias && alongChannels(bias, a)), ...kept];
   },
   back: (g, [a, weight, bias, mean, variance, training, , eps]) => {
     const from = batchUnit(a, mean, variance, training, eps);

@@ -153,14 +153,14 @@ BINARY = [torch.add, torch.mul, torch.matmul, torch.maximum, torch.sub, lambda a
 
 
 def random_graph(seed: int) -> dict[str, Any]:
-    """The data of the canvas of a random float64 graph of up to 14 operations on 4 × 4 matrices."""
+    """The data of the canvas of a random float64 graph on 4 × 4 matrices."""
     choose = random.Random(seed)
     torch.manual_seed(seed)
     leaves = [torch.randn(4, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
 
     def program() -> Tensor:
         known = [*leaves, UNARY[seed % len(UNARY)](leaves[0]).tanh()]
-        for _ in range(choose.randint(3, 8)):
+        for _ in range(choose.randint(2, 5)):
             known.append(choose.choice(UNARY)(choose.choice(known)).tanh())
             known.append(choose.choice(BINARY)(choose.choice(known), known[-1]))
         return torch.stack([each.mean() for each in known]).sum()
