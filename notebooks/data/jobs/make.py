@@ -42,7 +42,7 @@ class Warming(torch.nn.Module):
         return torch.relu(self.linear(x)) * min(1.0, self.step / 100)
 
 model = Warming()
-compiled = torch.compile(model)
+compiled = torch.compile(model, backend="aot_eager")
 for number in range(12):
     model.step = number  # the learning rate warms up with the steps
     compiled(torch.randn(4, 16))
@@ -214,7 +214,7 @@ def anonymous(data: bytes, folder: Path) -> bytes:
     for old, new in replaced.items():
         if len(old) > 3:
             data = data.replace(old.encode(), new.encode())
-    return data
+    return re.sub(rb"[\w/]*" + folder.name.encode(), b"/project", data)  # torch shortens paths from their start
 
 
 if __name__ == "__main__":
