@@ -28,6 +28,8 @@ _TRACEBACK = re.compile(
 )
 _RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 _LAST_LINES = re.compile(r"\n+(?:NoneType: None|Traceback \(most recent call last\):.*)\s*$", re.DOTALL)
+MOST_CONDITIONS = 40
+"""Maximum number of conditions on one symbol that are listed."""
 MOST_GUARDS = 5_000
 """Maximum number of guards of one compilation that are listed."""
 
@@ -94,7 +96,9 @@ def symbols_of(frame: str, events: Iterable[Event], log: Log, book: LoggedSource
             place = _innermost(frames_of(log, fields.get("user_stack")), book) or Span("", 0)
             condition = Condition(words, place.file, place.line, place.code)
             for name in set(re.findall(r"\b\w+\b", words)) & found.keys():
-                found[name] = replace(found[name], conditions=(*found[name].conditions, condition))
+                known = found[name].conditions
+                if condition not in known and len(known) < MOST_CONDITIONS:
+                    found[name] = replace(found[name], conditions=(*known, condition))
     return tuple(found.values())
 
 
@@ -122,12 +126,14 @@ def _range(text: str) -> tuple[int | float | None, int | float | None]:
 def breaks_of(frame: str, payload: str, number: int, book: LoggedSources) -> GraphBreak | None:
     """A graph break from torch's message (`dynamo_graph_break_reason`); None if it is in another form."""
     from compiler.capture.breaks import graph_break  # it imports torch, which most records do not need
-    from compiler.torch_api.dynamo import BreakFacts
+    from compiler.torch_api.dynamo import DEAD_ENDS, BreakFacts
     from compiler.torch_api.traced_lines import Place
 
     matched = _BREAK.match(payload)
     message, _, trace = (matched["rest"] if matched else payload).partition("\nUser code traceback:\n")
-    message = _LAST_LINES.sub("", message).strip()
+    told = message = _LAST_LINES.sub("", message).strip()
+    if message.startswith("Encountered graph break when attempting to trace") and "\n\n" in message:
+        message = message.partition("\n\n")[2].strip()
     stack: list[tuple[str, int, str, str, re.Match[str] | None]] = [
         (found["file"], int(found["line"]), found["function"], (found["code"] or "").strip(), found)
         for found in _TRACEBACK.finditer(_LAST_LINES.sub("", trace))
@@ -142,7 +148,8 @@ def breaks_of(frame: str, payload: str, number: int, book: LoggedSources) -> Gra
         places.append(Place(file, function, line, *columns))
     own = _inside(places)
     reason = message.partition("\n")[0].strip()
-    facts = BreakFacts(reason or "graph break", message, (), tuple(own), message)
+    goes_on = not told.startswith(DEAD_ENDS)
+    facts = BreakFacts(reason or "graph break", told, (), tuple(own), message, goes_on=goes_on)
     made = graph_break(f"break[{frame}].{number}", frame, facts, book)
     place = own[-1] if own else None
     code = next(
@@ -167,8 +174,9 @@ def _inside(places: Sequence[Any]) -> list[Any]:
 
 def _columns(book: LoggedSources, file: str, line: int, code: str, marks: str | None) -> tuple[int, ...]:
     """End line and columns of the marked part of a line, if the file is here; () otherwise."""
-    if not marks or not book.is_whole(file):
+    if not book.is_whole(file):
         return ()
+    marks = marks or "^" * len(code)  # torch marks nothing if it is the whole line
     text = book.source(file)[line - 1]
     indent = len(text) - len(text.lstrip())
     start = len(marks) - len(marks.lstrip())
@@ -206,17 +214,21 @@ _STATES = {"grad_mode": "grad mode", "autocast": "autocast", "default_dtype": "d
 
 
 def recompile_of(
-    frame: Frame, reasons: Sequence[str], guards: Sequence[Guard], instance: Mapping[str, str]
+    frame: Frame,
+    reasons: Sequence[str],
+    guards: Sequence[Guard],
+    symbols: Sequence[Symbol],
+    instance: Mapping[str, str],
 ) -> Recompile:
     """A recompilation from torch's reasons, one for each earlier cache entry, latest first.
 
-    `guards` are those of the new code: torch logs the old value of an argument that changed, and its new guard has the
-    new value. `instance` maps torch's ids of compilations to those of this record.
+    `guards` and `symbols` are those of the new code: torch logs the old value of an argument that changed, and its new
+    guard or symbol has the new value. `instance` maps torch's ids of compilations to those of this record.
     """
     failures = []
     for reason in reasons:
         entry, _, words = reason.partition(": ")
-        failures.append(failure_of(instance.get(entry, entry), words, guards))
+        failures.append(failure_of(instance.get(entry, entry), words, guards, symbols))
     first = failures[0] if failures else None
     text, settings = advice.advise_on(first) if first is not None else ("", ())
     return Recompile(
@@ -228,7 +240,7 @@ def recompile_of(
     )  # fmt: skip
 
 
-def failure_of(entry: str, reason: str, guards: Sequence[Guard]) -> GuardFailure:
+def failure_of(entry: str, reason: str, guards: Sequence[Guard], symbols: Sequence[Symbol] = ()) -> GuardFailure:
     """Classify torch's reason why a cache entry did not fit a call."""
     first = reason.partition("\n")[0]
     code = first.split("  #", 1)[0].strip()
@@ -240,8 +252,10 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard]) -> GuardFailure
         return GuardFailure(entry, _STATES.get(key, "torch setting"), _STATES.get(key, "torch setting"), "", "", words)
     source, old = _compared(code)
     name = argument(source) if source.startswith(("L[", "G[")) else source
+    of_type = "check_type_id" in code
     new = next((value for guard in guards if argument(guard.source) == name for part in guard.code
-                for _, value in [_compared(part)] if value), "")  # fmt: skip
+                for _, value in [_compared(part)] if value and ("check_type_id" in part) == of_type), "")  # fmt: skip
+    new = new or next((str(symbol.hint) for symbol in symbols if symbol.source == name and not of_type), "")
     cause = _cause_of(code, source, old)
     old_words, new_words = (text if text in _SINGLETONS else value_words(text) for text in (old, new))
     change = f"{quote(name)} was {old_words}, is now {new_words or 'another value'}"
@@ -320,14 +334,16 @@ def with_followers(
     `nodes` are the numbers of calls in the frames' graphs, `returned` the bytes of the tensors that they return.
     """
     order = list(frames)
+    resumed = {(frame.file, place[1]): frame.id for frame in frames.values() if (place := resumed_line(frame.function))}
     for found in breaks:
         mine = frames[found.frame]
-        after = [
-            frame.id for frame in (frames[name] for name in order[order.index(found.frame) + 1 :])
-            if (place := resumed_line(frame.function)) and frame.file == mine.file
-            and place[1] == (found.chain[0].line if found.chain else found.line)
-        ]  # fmt: skip
-        followers = tuple(after[:1])
+        place = mine.file, found.chain[0].line if found.chain else found.line
+        later = (
+            name for name in order[order.index(found.frame) + 1 :]
+            if frames[name].file == place[0] and (resumed_line(frames[name].function) or ("", -1))[1] == place[1]
+        )  # fmt: skip
+        follower = next(later, resumed.get(place, ""))  # an earlier compilation may fit
+        followers = (follower,) if follower else ()
         ended = f"captured[{found.frame}]"
         yield replace(
             found, resumed_by=followers, ended=ended if nodes.get(found.frame) else "",

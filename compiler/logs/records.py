@@ -203,7 +203,9 @@ class _Reader:
         builder.breaks[:] = with_followers(known, builder.frames, self.nodes, self.returned)
         for found in builder.breaks:
             for name in found.resumed_by:
-                builder.frames[name] = replace(builder.frames[name], resumes=found.id, caller=found.frame)
+                resuming = builder.frames[name]
+                if not resuming.resumes:
+                    builder.frames[name] = replace(resuming, resumes=found.id, caller=found.frame)
         for artifact in self.book.artifacts():
             builder.add(artifact)
         self._say_what_is_absent()
@@ -394,7 +396,7 @@ class _Reader:
                 builder.breaks.append(found)
         if (event := each.last("recompile_reasons")) is not None:
             reasons = listed_reasons(self._payload(event))
-            found_one = recompile_of(frame, reasons, guards, self.instance)
+            found_one = recompile_of(frame, reasons, guards, symbols, self.instance)
             limit = "torch's recompile limit" if frame.reason == "it reached the recompile limit" else ""
             builder.recompiles.append(replace(found_one, limit=limit))
 
