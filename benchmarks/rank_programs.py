@@ -207,18 +207,6 @@ def compiled_backward_of_all(rank: int, odd: bool) -> None:
 
 
 @equal()
-def fsdp2_of_compiled_blocks(rank: int, odd: bool) -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3)))
-    for block in blocks:
-        fully_shard(block)
-        block.compile()
-    fully_shard(blocks)
-    train(blocks)
-
-
-@equal()
 def tensor_parallel(rank: int, odd: bool) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.logs.cache_keys import cache_outcomes, compare_caches
@@ -12,7 +13,22 @@ from explorer.findings.cold_start import cache_change_document, cold_start_docum
 from explorer.findings.job_ranks import rank_document
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Document, Parts, Text
+from explorer.render.static import document_html
+from explorer.render.text import document_text
 from explorer.run.files import replace_file
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A document about a job; it prints as text, and is shown as HTML in a notebook."""
+
+    document: Document
+
+    def __repr__(self) -> str:
+        return document_text(self.document)
+
+    def _repr_html_(self) -> str:
+        return f'<div class="tcompile-twin">{document_html(self.document)}</div>'
 
 
 def rank_facts(job: Job) -> Document:
