@@ -58,7 +58,9 @@ def _cache_parts(outcomes: Sequence[CacheOutcome]) -> Iterator[Parts]:
     counts = Counter((one.cache, one.outcome) for one in outcomes)
     for cache, name in CACHES.items():
         listed = [
-            f"{counts[cache, outcome]} {outcome}" for outcome in ("hit", "miss", "bypass") if counts[cache, outcome]
+            pluralize(count, outcome, plural)
+            for outcome, plural in (("hit", "hits"), ("miss", "misses"), ("bypass", "bypasses"))
+            if (count := counts[cache, outcome])
         ]
         if listed:
             yield Text(f"{name}: {', '.join(listed)}.")

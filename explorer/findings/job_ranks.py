@@ -42,11 +42,12 @@ def rank_document(comparison: RankComparison) -> Document:
     if not differences:
         return (Text(f"All {count} ranks are equal: graphs, guards, kernels and collectives.", "lead"),)
     parts: list[Parts] = [Text(_summary(comparison, count), "lead")]
-    parts += [Text(each.hang, "warning") for each in differences if each.hang][:1]
+    hang = next((each.hang for each in differences if each.hang), "")
+    parts += [Text(hang, "warning")] if hang else []
     if len(groups) > 1:
         rows = tuple(Row((rank_words(group), str(len(group)))) for group in groups)
         parts.append(Table(("equal ranks", "number"), rows, right=(1,)))
-    parts += [_card(each, number) for number, each in enumerate(differences)]
+    parts += [_card(each, number, hang) for number, each in enumerate(differences)]
     return parts
 
 
@@ -68,7 +69,8 @@ def rank_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
 
 
-def _card(each: Difference, number: int) -> Card:
+def _card(each: Difference, number: int, said: str) -> Card:
+    """The card of a difference; a hang that was said above is not said again."""
     title = TITLES.get(each.kind, each.kind)
     where = f"{each.file.replace(chr(92), '/').rpartition('/')[2]}:{each.line}" if each.line else ""
     about = f"{each.function} ({where})" if where else each.function
@@ -76,7 +78,7 @@ def _card(each: Difference, number: int) -> Card:
         title=title,
         ids=(f"rank_difference_{number}",),
         lead=_sentence(each.words),
-        parts=tuple(_parts(each)),
+        parts=tuple(_parts(each, said)),
         kind="rank",
         about=Tag(about, "muted"),
         line=f"{title}: {about}" if about else title,
@@ -84,7 +86,7 @@ def _card(each: Difference, number: int) -> Card:
     )
 
 
-def _parts(each: Difference) -> Iterator[Parts]:
+def _parts(each: Difference, said: str) -> Iterator[Parts]:
     if each.code:
         yield Code((each.code.strip(),), label="line: ")
     rows = [(rank_words(each.others), line) for line in each.was] + [
@@ -92,7 +94,7 @@ def _parts(each: Difference) -> Iterator[Parts]:
     ]
     if rows:
         yield Table(("on", "is"), tuple(Row((Tag(who, "muted"), Tag(line, "code"))) for who, line in rows))
-    if each.hang:
+    if each.hang and each.hang != said:
         yield Text(each.hang, "warning")
     if each.follows:
         yield Text(f"Because of this, these differ too: {', '.join(each.follows)}.")
