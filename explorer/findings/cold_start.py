@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from compiler.logs.cache_keys import CACHES, CacheChange, CacheOutcome
 from compiler.logs.cold_start import ColdStart, Span
 from compiler.record.plain_text import pluralize
 from explorer.reading.shapes import seconds_text
-from explorer.render.document import Bar, Document, Items, Only, Parts, Picture, Row, Table, Text
+from explorer.render.document import Bar, Chart, Document, Items, Only, Parts, Picture, Row, Table, Text
 
 COLOURS = {
     "tracing": "#0072b2", "TorchDynamo": "#56b4e9", "guards": "#cc79a7", "AOTAutograd": "#009e73",
@@ -19,9 +21,9 @@ COLOURS = {
 _OTHER = "#8b95a1"
 ROWS_SHOWN, CHANGES_SHOWN = 20, 6
 _WIDTH, _ROW = 960, 18
-_NARROWEST = 0.7
-"""Pixels: narrower spans are not drawn; the table has them."""
-_DEEPEST = 12
+_SHORTEST = 0.0007
+"""The part of the whole time below which a span is not drawn; the tables count it."""
+_DEEPEST, _MOST_DRAWN = 14, 1_500
 
 
 def cold_start_document(start: ColdStart, outcomes: Sequence[CacheOutcome] = ()) -> Document:
@@ -35,7 +37,8 @@ def cold_start_document(start: ColdStart, outcomes: Sequence[CacheOutcome] = ())
     )
     parts: list[Parts] = [Text(lead, "lead")]
     parts.append(Only(("html",), (Picture("Flame chart of torch.compile, by time", flame_svg, start),)))
-    parts.append(_table("phase", start.by_phase))
+    phases = _table("phase", start.by_phase)
+    parts += [Only(("view",), (Chart("flame", _flame_data(start), phases),)), phases]
     functions = {
         f"{name} ({place})" if place else name: seconds for (name, place), seconds in start.by_function.items()
     }
@@ -92,22 +95,51 @@ def cache_change_document(changes: Sequence[CacheChange]) -> Document:
     return parts
 
 
-def flame_svg(start: ColdStart) -> str:
-    """The flame chart as SVG: a row for each depth, helper threads below; each span has a title."""
-    end = max(span.start + span.seconds for span in start.spans)
-    scale = _WIDTH / end if end else 1.0
-    main = [span for span in start.spans if not span.is_helper and span.depth < _DEEPEST]
-    helpers = [span for span in start.spans if span.is_helper]
-    depth = 1 + max((span.depth for span in main), default=0)
-    lanes = max((span.thread for span in helpers), default=0)
+@dataclass(frozen=True, slots=True)
+class FlameRow:
+    """A span as it is drawn: its row from the top, and its name. Helper threads have rows below the others."""
+
+    row: int
+    span: Span
+    name: str
+
+
+def flame_rows(start: ColdStart) -> list[FlameRow]:
+    """The spans that are long enough to be seen, in order of time, at most `_MOST_DRAWN`."""
+    end = _end(start)
     of = {one.compile_id: one.function for one in start.compilations}
-    names = ((span, of.get(span.compile_id) if span.depth == 0 else None) for span in main)
-    rects = [
-        _rect(span, f"{name} [{span.compile_id}]" if name else span.name, span.depth * _ROW, scale)
-        for span, name in names
-    ]
-    rects += [_rect(span, span.name, (depth + span.thread) * _ROW - _ROW // 2, scale) for span in helpers]
-    height = (depth + lanes) * _ROW + 30
+    seen = [span for span in start.spans if span.seconds >= end * _SHORTEST and span.depth < _DEEPEST]
+    seen = sorted(seen, key=lambda span: -span.seconds)[:_MOST_DRAWN]
+    deepest = 1 + max((span.depth for span in seen if not span.is_helper), default=-1)
+    rows = []
+    for span in sorted(seen, key=lambda span: (span.start, span.depth)):
+        function = of.get(span.compile_id) if span.depth == 0 and not span.is_helper else None
+        name = f"{function} [{span.compile_id}]" if function else span.name
+        rows.append(FlameRow(deepest + span.thread if span.is_helper else span.depth, span, name))
+    return rows
+
+
+def _end(start: ColdStart) -> float:
+    return max((span.start + span.seconds for span in start.spans), default=0.0) or 1.0
+
+
+def _flame_data(start: ColdStart) -> dict[str, Any]:
+    """The flame chart for the view (`static/flame.js`)."""
+    rows = flame_rows(start)
+    phases = list(dict.fromkeys(row.span.phase for row in rows))
+    return {
+        "end": _end(start),
+        "rows": 1 + max((row.row for row in rows), default=0),
+        "phases": [[phase, COLOURS.get(phase, _OTHER), _ink(phase)] for phase in phases],
+        "spans": [[row.row, row.span.start, row.span.seconds, phases.index(row.span.phase), row.name] for row in rows],
+    }
+
+
+def flame_svg(start: ColdStart) -> str:
+    """The flame chart as SVG; each span has a title."""
+    rows, end = flame_rows(start), _end(start)
+    rects = [_rect(row, _WIDTH / end) for row in rows]
+    height = (1 + max((row.row for row in rows), default=0)) * _ROW + 24
     axis = "".join(
         f'<text x="{tick * _WIDTH / 4 + (4 if tick < 4 else -4):.0f}" y="{height - 6}" '
         f'text-anchor="{"start" if tick < 4 else "end"}" fill="#7a7a7a">'
@@ -120,16 +152,16 @@ def flame_svg(start: ColdStart) -> str:
     )
 
 
-def _rect(span: Span, name: str, y: int, scale: float) -> str:
-    width = span.seconds * scale
-    if width < _NARROWEST:
-        return ""
-    colour = COLOURS.get(span.phase, _OTHER)
-    x, title = span.start * scale, f"{span.name} [{span.compile_id}], {span.phase}: {seconds_text(span.seconds)}"
-    shown = name[: max(0, int(width / 7.2))] if width > 30 else ""
-    ink = "#ffffff" if span.phase in ("tracing", "AOTAutograd", "kernels") else "#1a1a1a"
+def _ink(phase: str) -> str:
+    return "#ffffff" if phase in ("tracing", "AOTAutograd", "kernels") else "#1a1a1a"
+
+
+def _rect(row: FlameRow, scale: float) -> str:
+    span, x, y, width = row.span, row.span.start * scale, row.row * _ROW, row.span.seconds * scale
+    title = f"{span.name} [{span.compile_id}], {span.phase}: {seconds_text(span.seconds)}"
+    shown = row.name[: int(width / 7.2)] if width > 30 else ""
     return (
         f'<g><title>{escape(title)}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 2}" '
-        f'fill="{colour}" stroke="#ffffff" stroke-width="0.4"/>'
-        f'<text x="{x + 3:.1f}" y="{y + 12}" fill="{ink}">{escape(shown)}</text></g>'
+        f'fill="{COLOURS.get(span.phase, _OTHER)}" stroke="#ffffff" stroke-width="0.4"/>'
+        f'<text x="{x + 3:.1f}" y="{y + 12}" fill="{_ink(span.phase)}">{escape(shown)}</text></g>'
     )
