@@ -38,7 +38,7 @@ def cold_start_document(start: ColdStart, outcomes: Sequence[CacheOutcome] = ())
     parts: list[Parts] = [Text(lead, "lead")]
     parts.append(Only(("html",), (Picture("Flame chart of torch.compile, by time", flame_svg, start),)))
     phases = _table("phase", start.by_phase)
-    parts += [Only(("view",), (Chart("flame", _flame_data(start), phases),)), phases]
+    parts += [Only(("view",), (Chart("flame", _flame_data(start), phases),)), Only(("text", "html"), (phases,))]
     functions = {
         f"{name} ({place})" if place else name: seconds for (name, place), seconds in start.by_function.items()
     }
