@@ -67,6 +67,7 @@ examples:
   tcompile show trace_dir 0/1             # one of them
   tcompile show trace_dir 0/1 kernels
   tcompile show trace_dir cold_start      # or ranks
+  tcompile show trace_dir changed_caches EARLIER_TRACE_DIR
 """
 
 
@@ -219,6 +220,12 @@ def _add_report(commands: Any) -> None:
     command.add_argument("-o", "--output", type=_output(".html"), help="where to (PATH.html)")
     command.add_argument(
         "--only", default="", metavar="0/1", help="of logs: the page of this compilation, or 3:0/1 for one of rank 3"
+    )
+    command.add_argument(
+        "--trace",
+        type=_output(".json"),
+        metavar="PATH",
+        help="of logs: save when each rank compiled what, for Perfetto",
     )
     command.add_argument(
         "--stage", default="", metavar="STAGE", help="a small page of one stage, for an <iframe>: captured, kernels, …"
@@ -382,15 +389,13 @@ def _show(args: argparse.Namespace) -> None:
 
 def _show_job(args: argparse.Namespace) -> None:
     from compiler.logs.job import Job
-    from explorer.render.text import document_text
-    from explorer.run import job_page
-    from explorer.run.job_facts import FACTS
+    from explorer.run import job_facts, job_page
 
     job = Job.load(args.path)
     if len(args.names) > 2:
         raise UsageError("name a compilation, and one of its stages")
-    if args.names and args.names[0] in FACTS:
-        print(document_text(FACTS[args.names[0]](job)))
+    if args.names and args.names[0] in job_facts.NAMES:
+        print(job_facts.fact_text(job, *args.names))
     elif args.names:
         _show_record(job_page.record_named(job, args.names[0]), args, *args.names[1:])
     else:
@@ -461,6 +466,9 @@ def _report(args: argparse.Namespace) -> None:
     if args.graph and not args.stage:
         raise UsageError("--graph needs --stage: a whole page shows graphs anyway")
     is_record = files.is_record(args.path)
+    if args.trace:
+        _report_trace(args)
+        return
     if args.only and is_record:
         raise UsageError("--only chooses a compilation of logs, and this is a record")
     if not is_record and not args.only and not args.stage:
@@ -472,6 +480,15 @@ def _report(args: argparse.Namespace) -> None:
     else:
         files.write(record, output)
     print(f"wrote {output}")
+
+
+def _report_trace(args: argparse.Namespace) -> None:
+    from compiler.logs.job import Job
+    from explorer.run.job_facts import save_trace
+
+    if args.output or args.only or args.stage or files.is_record(args.path):
+        raise UsageError("--trace saves the trace of logs, and nothing else")
+    print(f"wrote {save_trace(Job.load(args.path), args.trace)}")
 
 
 def _record_of_job(args: argparse.Namespace) -> Record:

@@ -53,7 +53,7 @@ _PER_PROCESS = {
 _SETTING = re.compile(r"^torch\._(dynamo|inductor|functorch)\.config\.([\w.]+) = (.*)$", re.MULTILINE)
 
 _LINE = re.compile(r"# File: (?P<file>.+?):(?P<line>\d+) in (?P<function>[^,]+)(?:, code: (?P<code>.*))?$")
-_LINE_OF_GUARD = re.compile(r"#\s*(?:(?P<code>[^#]*?)\s*#\s*)?(?P<file>[^\s#]+\.py):(?P<line>\d+) in (?P<function>\S+)")
+_LINE_OF_GUARD = re.compile(r"(?:#\s+(?P<code>.*?)\s*)?#\s*(?P<file>[^\s#]+\.py):(?P<line>\d+) in (?P<function>\S+)")
 _LINE_OF_BREAK = re.compile(r"user code at (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
 _NOISE = (
     (re.compile(r"0x[0-9a-fA-F]{4,}"), "0x_"),

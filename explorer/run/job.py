@@ -11,6 +11,7 @@ from compiler.logs.files import LogError
 from explorer.render.static import document_html
 from explorer.run import job_page
 from explorer.run.files import replace_file
+from explorer.run.job_facts import JobFacts, changed_caches, cold_start_facts, save_trace
 from explorer.run.run import Run
 
 
@@ -37,6 +38,19 @@ class Job(logged.Job):
             return Run(job_page.record_named(self, name))
         except LogError as error:
             raise KeyError(str(error)) from None
+
+    @property
+    def cold_start(self) -> JobFacts:
+        """The time until every function was compiled once: by phase, by function, and as a flame chart."""
+        return JobFacts(cold_start_facts(self))
+
+    def changed_caches(self, before: Job) -> JobFacts:
+        """Which parts of the cache keys changed since an earlier run, for look-ups that missed."""
+        return JobFacts(changed_caches(before, self))
+
+    def trace(self, path: str | Path) -> Path:
+        """Save what each rank compiled, and when, as a trace (.json) for ui.perfetto.dev; returns the path."""
+        return save_trace(self, path)
 
     def save(self, path: str | Path) -> Path:
         """Save the job as one page (.html): the index, and the records of the costliest compilations.

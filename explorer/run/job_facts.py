@@ -72,5 +72,16 @@ def save_trace(job: Job, path: str | Path) -> Path:
     return replace_file(path, write_trace(cold_starts(job)).encode())
 
 
+def fact_text(job: Job, name: str, before: str = "") -> str:
+    """A fact of a job as text, by its name; `before` is the path of the logs that caches are compared with."""
+    if name != CHANGED_CACHES:
+        return document_text(FACTS[name](job))
+    if not before:
+        raise ValueError(f"{name}: since when? tcompile show LOGS {name} EARLIER_LOGS")
+    return document_text(changed_caches(Job.load(before), job))
+
+
+CHANGED_CACHES = "changed_caches"
 FACTS: Mapping[str, Callable[[Job], Document]] = {"ranks": rank_facts, "cold_start": cold_start_facts}
 """What `tcompile show LOGS NAME` shows besides compilations."""
+NAMES = (*FACTS, CHANGED_CACHES)

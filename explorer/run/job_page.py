@@ -19,10 +19,11 @@ from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings.job import LABELS, RankCompilations, job_document, opened_name
 from explorer.findings.job_ranks import rank_document
 from explorer.reading.shapes import seconds_text
-from explorer.render.document import Document, payload
+from explorer.render.document import Document, Fold, payload
 from explorer.render.text import document_text
 from explorer.run import frontend
 from explorer.run.files import replace_file
+from explorer.run.job_facts import cold_start_facts
 from explorer.run.page import block, html_page
 from explorer.run.payload import Payload
 from explorer.run.payload_part import Part, words_of_languages
@@ -50,17 +51,19 @@ class JobPage:
         return f"with the records of the {self.count - len(self.left_out)} costliest of {self.count:,} compilations"
 
 
-def index_of(job: Job) -> Document:
-    """The index of a job as a document."""
+def index_of(job: Job, *, with_start: bool = True) -> Document:
+    """The index of a job as a document, with what differs between its ranks, and with its cold start, folded."""
     is_one = len(job.ranks) == 1
     ranks = [RankCompilations(None if is_one else number, rank.compilations) for number, rank in job.ranks.items()]
     problems = [f"{problem.file}: {problem.reason}" for problem in job.problems]
-    return job_document(title_of(job), ranks, problems, () if is_one else rank_document(job.comparison))
+    index = job_document(title_of(job), ranks, problems, () if is_one else rank_document(job.comparison))
+    start = (Fold("The time until every function was compiled", tuple(cold_start_facts(job))),) if with_start else ()
+    return [*index, *start]
 
 
 def index_text(job: Job) -> str:
     """The index of a job as text."""
-    return document_text(index_of(job))
+    return document_text(index_of(job, with_start=False))
 
 
 def title_of(job: Job) -> str:

@@ -2,6 +2,7 @@
 
 import { elements, textsOf } from "./document.js";
 import { counted, h } from "./dom.js";
+import { flameChart } from "./flame.js";
 
 /** @typedef {import("./document.js").Part} Part */
 /** @typedef {{parts: Part[], most: Record<string, number>}} DocumentData */
@@ -44,6 +45,7 @@ export class JobIndex {
       actions,
       most: this.data.most,
       item: (_, element) => element,
+      charts: { flame: flameChart },
       view: { fold: foldOf, chosen: (label) => this.choices.get(label) ?? 0, choose, later: () => {}, code: () => h("pre") },
     }));
     const count = rowsIn(parts);
