@@ -47,12 +47,11 @@ class FrontendError(RuntimeError):
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~"
 UNPACK = Template("""\
 const digits = "$digits";
-const values = Object.fromEntries([...digits].map((digit, value) => [digit, value]));
 const text = "$packed";
 const packed = new DataView(new ArrayBuffer((text.length / 5) * 4));
 for (let at = 0; at < text.length / 5; at++) {
-  const group = text.slice(5 * at, 5 * at + 5);
-  packed.setUint32(4 * at, [...group].reduce((sum, digit) => 85 * sum + values[digit], 0));
+  const group = [...text.slice(5 * at, 5 * at + 5)];
+  packed.setUint32(4 * at, group.reduce((sum, digit) => 85 * sum + digits.indexOf(digit), 0));
 }
 const stream = new Blob([packed.buffer.slice(0, $size)]).stream().pipeThrough(new DecompressionStream("deflate"));
 const code = await new Response(stream).text();

@@ -86,7 +86,7 @@ export class GraphView {
     /** Where the camera was put: a graph that nobody moved is put there again when its pane changes. */
     this.start = { scale: 0, left: 0, top: 0 };
     /** The factor of presenter mode's type. */
-    this.size = 1;
+    this.typeSize = 1;
     this.theme = readTheme(this.element);
     /** @type {Map<string, number>} */
     this.widths = new Map();
@@ -188,7 +188,7 @@ export class GraphView {
   /** Show everything. */
   fit() {
     const { camera, scene } = this;
-    camera.scale = Math.min(1.25 * this.size, this.fittingScale());
+    camera.scale = Math.min(1.25 * this.typeSize, this.fittingScale());
     camera.left = (camera.width - scene.width * camera.scale) / 2;
     camera.top = (camera.height - scene.height * camera.scale) / 2;
     this.paintSoon();
@@ -215,8 +215,8 @@ export class GraphView {
     this.theme = readTheme(this.element);
     this.recolour();
     const size = Number(getComputedStyle(this.element).getPropertyValue("--tc-size")) || 1;
-    if (size === this.size) return;
-    this.size = size;
+    if (size === this.typeSize) return;
+    this.typeSize = size;
     this.placed = false;
     this.resize();
   }
@@ -360,14 +360,14 @@ export class GraphView {
     if (!camera.width) return;
     this.placed = true;
     this.fit();
-    if (camera.scale < LEGIBLE * this.size) this.showTop();
+    if (camera.scale < LEGIBLE * this.typeSize) this.showTop();
     this.start = { scale: camera.scale, left: camera.left, top: camera.top };
   }
 
   /** The top of a big graph, at a legible size. */
   showTop() {
     const { camera, scene } = this;
-    camera.scale = Math.max(LEGIBLE * this.size, Math.min(this.size, (camera.width - 2 * MARGIN) / scene.width));
+    camera.scale = Math.max(LEGIBLE * this.typeSize, Math.min(this.typeSize, (camera.width - 2 * MARGIN) / scene.width));
     const first = scene.items.reduce((top, item) => (item.y < top.y ? item : top), scene.items[0]);
     const wide = scene.width * camera.scale > camera.width;
     camera.left = camera.width / 2 - camera.scale * (wide ? first.x + first.w / 2 : scene.width / 2);

@@ -199,8 +199,8 @@ export class LivingModel {
     return { sources: Object.fromEntries(this.changes), seeds: Object.fromEntries(this.seedChanges) };
   }
 
-  /** Show an answer of the kernel: a small tensor is a place in its buffer. @param {Data & {buffer: DataView<ArrayBuffer>}} answer */
-  take({ values, gradients, flows, derivatives, buffer }) {
+  /** Show an answer of the kernel: a small tensor is a place in its buffer. @param {Data} answer @param {DataView<ArrayBuffer>} buffer */
+  take({ values, gradients, flows, derivatives }, buffer) {
     const placed = (/** @type {Record<string, any>} */ tensors, /** @type {Map<string, Shown>} */ like) =>
       new Map(Object.entries(tensors).map(([key, each]) => {
         if (!Array.isArray(each)) return [key, shownOf(each)];

@@ -406,19 +406,19 @@ export class ChainView extends StepperView {
     this.asked = false;
     clearTimeout(this.late);
     if (!this.model) return;
-    if (!this.store.evaluated) {
+    const { data, buffers } = this.store.evaluated;
+    if (!data) {
       this.isAlone = true;
       this.told?.replaceChildren(...this.hint());
       return this.evaluateHere();
     }
-    const { error } = this.store.evaluated;
-    if (error) this.told?.replaceChildren(`With these numbers torch says: ${error}`);
-    else if (this.model.changes.size || this.model.seedChanges.size) this.model.take(this.store.evaluated);
+    if (data.error) this.told?.replaceChildren(`With these numbers torch says: ${data.error}`);
+    else if (this.model.changes.size || this.model.seedChanges.size) this.model.take(data, buffers[0]);
     if (this.waits) {
       this.waits = false;
       this.ask();
     }
-    if (!error) this.followed();
+    if (!data.error) this.followed();
   }
 
   followed() {

@@ -26,9 +26,9 @@ class SavedModel {
     this.events.addEventListener(event, listener);
   }
 
-  /** @param {string} event @param {() => void} listener */
+  /** @param {string} event @param {(...args: any[]) => void} [listener] */
   off(event, listener) {
-    this.events.removeEventListener(event, listener);
+    if (listener) this.events.removeEventListener(event, listener);
   }
 
   /** @param {{answers: Record<string, string>}} message */

@@ -97,7 +97,7 @@ export class Store {
     this.trees = new Map();
     /** What sets of fixes give, by their sorted ids. @type {Map<string, {text: string, promise: string[], problem: string}>} */
     this.patches = new Map();
-    /** A graph, evaluated again, with the numbers that it refers to; null if it can't be. @type {any} */
+    /** A graph, evaluated again; `data` is null if it can't be, `buffers` has the numbers that it refers to. @type {any} */
     this.evaluated = null;
     /** The page of a graph's way to kernels, or why there is none. @type {any} */
     this.morph = null;

@@ -71,8 +71,7 @@ function connected(model) {
     if (message.type === "part") receive(message.key, buffers[0]);
     else if (message.type === "tree") store.tell("tree", (store.trees.set(message.id, message.text), message.id));
     else if (message.type === "confirm") store.setCompiling({ confirm: message });
-    else if (/cell|morph/.test(message.type)) store.tell(message.type, (Object.assign(store, { [message.type]: message }), ""));
-    else if (message.type === "evaluated") store.tell("evaluated", ((store.evaluated = message.data && { ...message.data, buffer: buffers[0] }), ""));
+    else if (/cell|morph|evaluated/.test(message.type)) store.tell(message.type, (Object.assign(store, { [message.type]: { ...message, buffers } }), ""));
     else if (message.type === "patch") store.tell("patch", (store.patches.set(message.fixes.join(), message), ""));
     else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });
