@@ -271,7 +271,7 @@ class BreakLog:
         breaks: dict[str, list[str]] = {}
         for found in self.builder.breaks:
             breaks.setdefault(found.frame, []).append(found.id)
-        after = {found.id: _frames_after(found.id, resumed_by, breaks) for found in self.builder.breaks}
+        after = {found.id: frames_after(found.id, resumed_by, breaks) for found in self.builder.breaks}
         costs = [self._with_cost(found, resumed_by[found.id], after[found.id]) for found in self.builder.breaks]
         own = {found.id: self._own_unread(found, codes.get(found.frame)) for found in costs}
         self.builder.breaks[:] = [
@@ -325,7 +325,7 @@ class BreakLog:
         )
 
 
-def _frames_after(
+def frames_after(
     identity: str, resumed_by: Mapping[str, Sequence[str]], breaks: Mapping[str, Sequence[str]]
 ) -> Set[str]:
     """Frames that resume after a break, directly or after the breaks that follow."""

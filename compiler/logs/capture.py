@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -328,26 +328,42 @@ def with_followers(
     frames: Mapping[str, Frame],
     nodes: Mapping[str, int],
     returned: Mapping[str, Sequence[int]],
-) -> Iterator[GraphBreak]:
+) -> list[GraphBreak]:
     """Breaks with the graphs that they ended, and the frames that resume after them.
 
     `nodes` are the numbers of calls in the frames' graphs, `returned` the bytes of the tensors that they return.
     """
-    order = list(frames)
-    resumed = {(frame.file, place[1]): frame.id for frame in frames.values() if (place := resumed_line(frame.function))}
+    if not breaks:
+        return []
+    from compiler.capture.breaks import frames_after  # it imports torch, as `breaks_of` did
+
+    resumed_by = {found.id: _followers(found, frames) for found in breaks}
+    of_frames: dict[str, list[str]] = {}
     for found in breaks:
-        mine = frames[found.frame]
-        place = mine.file, found.chain[0].line if found.chain else found.line
-        later = (
-            name for name in order[order.index(found.frame) + 1 :]
-            if frames[name].file == place[0] and (resumed_line(frames[name].function) or ("", -1))[1] == place[1]
-        )  # fmt: skip
-        follower = next(later, resumed.get(place, ""))  # an earlier compilation may fit
-        followers = (follower,) if follower else ()
-        ended = f"captured[{found.frame}]"
-        yield replace(
-            found, resumed_by=followers, ended=ended if nodes.get(found.frame) else "",
-            nodes=(nodes.get(found.frame, 0), sum(nodes.get(name, 0) for name in followers)),
+        of_frames.setdefault(found.frame, []).append(found.id)
+    return [
+        replace(
+            found, resumed_by=resumed_by[found.id],
+            ended=f"captured[{found.frame}]" if nodes.get(found.frame) else "",
+            nodes=(
+                nodes.get(found.frame, 0),
+                sum(nodes.get(name, 0) for name in frames_after(found.id, resumed_by, of_frames)),
+            ),
             crossing=len(returned.get(found.frame, ())), crossing_bytes=sum(returned.get(found.frame, ())),
-            outcome=found.outcome if followers or found.outcome != "resumed" or mine.outcome == "compiled" else "plain",
-        )  # fmt: skip
+            outcome="plain" if found.outcome == "resumed" and frames[found.frame].outcome != "compiled"
+            and not resumed_by[found.id] else found.outcome,
+        )
+        for found in breaks
+    ]  # fmt: skip
+
+
+def _followers(found: GraphBreak, frames: Mapping[str, Frame]) -> tuple[str, ...]:
+    """The next frame that resumes at the line of a break; else an earlier compilation, which may fit."""
+    place = frames[found.frame].file, found.chain[0].line if found.chain else found.line
+    resuming = [
+        name for name, frame in frames.items()
+        if frame.file == place[0] and (resumed_line(frame.function) or ("", -1))[1] == place[1]
+    ]  # fmt: skip
+    order = list(frames)
+    later = [name for name in resuming if order.index(name) > order.index(found.frame)]
+    return tuple((later or resuming)[:1])

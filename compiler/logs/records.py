@@ -215,6 +215,9 @@ class _Reader:
         for stage, reason in _ABSENT:
             if stage not in made:
                 self.builder.problem(Problem(stage, reason, _HINT))
+        if not made & {"captured", "exported"}:
+            words = "no compilation in this log has a graph: frames were skipped, failed, or the log ends before"
+            self.builder.problem(Problem("captured", words, "the breaks and the index of the job say why"))
         if missing := self.book.missing():
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             words = (

@@ -34,7 +34,7 @@ class Subject:
         try:
             return self._run[self.stage].text
         except KeyError:
-            return self.absent
+            return self.absent if self._run.record.origin != "log" else f"a log holds nothing about {self.stage}"
 
     __repr__ = __str__
 
