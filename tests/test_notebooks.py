@@ -41,7 +41,7 @@ from tests.brief_measurements import measure_briefly
 del sys.path[0]
 measure_briefly()
 """
-AN_EXPLORATION = re.compile(r"%%tcompile|%%predict|(\w+) = tcompile\.chain_rule\(.*\)\n\1$")
+AN_EXPLORATION = re.compile(r"%%tcompile|%%predict|(\w+) = tcompile\.(?:chain_rule|load)\(.*\)\n\1$")
 A_USERS_FOLDER = re.compile(rf"/(home|root|Users|tmp|work)/|{re.escape(str(ROOT))}")
 
 
