@@ -235,7 +235,7 @@ def overhead(bench: Bench) -> Iterator[Figure]:
         trace = cache | {"TORCH_TRACE": str(bench.folder / f"plain{number}")}
         plain.run([sys.executable, str(program)], trace)
         ours.run(
-            tcompile("run", "--dir", str(bench.folder / f"run{number}"), "--", sys.executable, str(program)), cache
+            tcompile("run", "--trace", str(bench.folder / f"run{number}"), "--", sys.executable, str(program)), cache
         )
     fastest = min(ours.seconds[1:]), min(plain.seconds[1:])
     note = f"{fastest[0]:.2f} s ÷ {fastest[1]:.2f} s"
