@@ -163,11 +163,13 @@ def kept_event(event: bytes, compared: bool) -> bytes:
     """An event without large texts; nothing if no view needs it."""
     head, _, payload = event.partition(b"\n")
     is_phase = b'"chromium_event"' in head
-    if LEFT_OUT.search(head) or (is_phase and (STEPS.search(payload) or len(payload) > LARGE)):
+    if LEFT_OUT.search(head) or (is_phase and STEPS.search(payload)):
         return b""
     text = payload.removesuffix(b"\n").removeprefix(b"\t").replace(b"\n\t", b"\n")
     if b'"fx_graph_cache_' in head and not compared:
         text = json.dumps({key: value for key, value in json.loads(text).items() if key != "components"}).encode()
+    if is_phase:
+        text = json.dumps(without_large(json.loads(text))).encode()
     if b"compilation_metrics" in head:
         start = head.index(b"{")
         head = head[:start] + json.dumps(without_large(json.loads(head[start:]))).encode()
@@ -179,7 +181,7 @@ def without_large(fields: dict) -> dict:
     return {
         key: without_large(value) if isinstance(value, dict) else value
         for key, value in fields.items()
-        if not (isinstance(value, str) and len(value) > LARGE)
+        if isinstance(value, dict) or len(str(value)) <= LARGE
     }
 
 
