@@ -6,9 +6,7 @@ Torch numbers a compilation by its frame and its count in this frame ("0/1"), an
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -111,22 +109,6 @@ def compilations_of(log: Log) -> tuple[Compilation, ...]:
     for event in log.of(*_KINDS):
         reader.read(event)
     return tuple(each.finish() for each in reader.started if not each.is_outer)
-
-
-def log_of(log: Log, compilations: Sequence[Compilation], one: Compilation) -> Log:
-    """The part of a log that tells one compilation apart from others with torch's same id; the log, if none has it."""
-    same = [each for each in compilations if each.compile_id == one.compile_id]
-    if len(same) == 1:
-        return log
-    later = [each.first for each in same if each.first > one.first]
-    first, end = (0.0 if one is same[0] else one.first), min(later, default=math.inf)
-    kept = (text for head, text in log.texts_of_events() if b'{"str"' in head or first <= _seconds_of(head) < end)
-    return Log(log.names, (b"\n".join(kept) + b"\n",), log.rank)
-
-
-def _seconds_of(head: bytes) -> float:
-    hours, minutes, seconds = head[6:21].split(b":", 2)
-    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
 
 
 @dataclass

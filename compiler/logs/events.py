@@ -11,7 +11,7 @@ import mmap as mapping
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from mmap import mmap
@@ -31,6 +31,10 @@ _LONGEST_START = 2048
 """Maximum bytes of an event before its JSON."""
 _LONGEST_HEAD = 8 * 2**20
 """Maximum bytes of an event's JSON; torch's longest (stacks, sizes of large graphs) have a few hundred kilobytes."""
+
+_FRAME = re.compile(rb'"frame_id": ?(\d+), ?"frame_compile_id": ?(\d+)')
+_AUTOGRAD = re.compile(rb'"compiled_autograd_id": ?(\d+)')
+_HELPER = re.compile(rb'\] \{"(str|chromium_event|describe_\w+)"')
 
 _BESIDES = frozenset(
     ("frame_id", "frame_compile_id", "attempt", "compiled_autograd_id", "has_payload", "rank", "stack", "process")
@@ -145,6 +149,26 @@ class Log:
         for head, part, start, end in zip(self.heads(), index.parts, index.starts, index.ends, strict=True):
             yield head, self.texts[part][start:end]
 
+    def only(self, compile_id: str) -> Log:
+        """The events of one of torch's ids, those of the compiled-autograd run around it, and those of none."""
+        wanted = {compile_id, compile_id.partition("/")[0] if compile_id.startswith("!") else compile_id, ""}
+        places = sorted(place for name in wanted for place in self._places.get(name, ()))
+        part = Log(self.names, self.texts, self.rank, self.problems)
+        part.__dict__ |= {"_index": self._index.only(places), "strings": self.strings}
+        return part
+
+    @cached_property
+    def _places(self) -> dict[str, array[int]]:
+        """Where the events of each of torch's ids are; chromium events and strings without an id are left out."""
+        found: dict[str, array[int]] = {}
+        for place, head in enumerate(self.heads()):
+            frame, outer = _FRAME.search(head), _AUTOGRAD.search(head)
+            in_frame = f"{int(frame[1])}/{int(frame[2])}" if frame is not None else ""
+            name = f"!{int(outer[1])}" + (f"/{in_frame}" if in_frame else "") if outer is not None else in_frame
+            if name or not _HELPER.search(head):
+                found.setdefault(name, array("Q")).append(place)
+        return found
+
     def text_between(self, part: int, start: int, end: int) -> str:
         """The text of a payload, without its indentation."""
         return self.texts[part][start:end].replace(b"\n\t", b"\n").decode(errors="replace").removeprefix("\t")
@@ -222,6 +246,15 @@ class _Index:
         self.starts = array("Q")
         self.payloads = array("Q")
         self.ends = array("Q")
+
+    def only(self, places: Sequence[int]) -> _Index:
+        """The index of the events at some places."""
+        index = _Index()
+        index.kinds = self.kinds
+        for name in ("of_kind", "parts", "starts", "payloads", "ends"):
+            own = getattr(self, name)
+            setattr(index, name, array(own.typecode, (own[place] for place in places)))
+        return index
 
     def scan(self, part: int, text: Text) -> None:
         """Add the events of one file. An event ends at the first line that has no tab at its start."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from compiler.logs.compilations import Compilation, compilations_of, log_of
+from compiler.logs.compilations import Compilation, compilations_of
 from compiler.logs.events import Log, LogProblem
 from compiler.logs.files import read_logs
 from compiler.logs.ranks import Difference, RankComparison, compare_ranks
@@ -43,7 +43,7 @@ class Rank:
         one = next((each for each in self.compilations if each.id == ids), None)
         if one is None:
             return record_of(self.log, (ids,) if isinstance(ids, str) else ids)
-        return record_of(log_of(self.log, self.compilations, one), (one.compile_id,))
+        return record_of(self.log.only(one.compile_id), (one.id,))
 
     def __repr__(self) -> str:
         return f"<Rank {self.number}: {', '.join(self.log.names)}, {pluralize(len(self.log), 'event')}>"
