@@ -195,11 +195,16 @@ class _Watch:
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
-        from compiler.logs.follow import Follower
+        """Import what the page needs: as soon as something is compiled, and with what the program leaves of the CPU."""
+        from compiler.logs.follow import Follower, traces_in
 
         if sys.stderr.isatty():
             self._follower = Follower(self._folder, self._before)
-        import explorer.run.job_page  # noqa: F401
+        if sys.platform == "linux":  # the priority is that of the thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        while not traces_in(self._folder, self._before):
+            time.sleep(_LOOK_EVERY)
+        import compiler.capture.breaks  # noqa: F401 - imports torch
 
     def look(self) -> None:
         if self._follower is None:
