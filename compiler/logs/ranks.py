@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from compiler.logs.changes import (
@@ -103,8 +104,7 @@ def compare_ranks(logs: Mapping[int, Log]) -> RankComparison:
     found: list[Difference] = []
     reference = ranks[groups[0][0]] if groups else RankFacts(0)
     for group in groups[1:]:
-        pair = _Pair(reference, ranks[group[0]])
-        found += (replace(each, ranks=tuple(group), others=tuple(groups[0])) for each in pair.differences())
+        found += _Pair(reference, ranks[group[0]], groups[0], group).differences()
     found += _group_differences(ranks)
     return RankComparison(tuple(map(tuple, groups)), tuple(_first_of_each_kind(found)))
 
@@ -124,11 +124,14 @@ def _first_of_each_kind(found: Sequence[Difference]) -> Iterator[Difference]:
 
 
 class _Pair:
-    """Compares a rank, `b`, with a rank of the reference, `a`."""
+    """Compares a rank, `b`, with a rank of the reference, `a`; each stands for the ranks that are equal to it."""
 
-    def __init__(self, a: RankFacts, b: RankFacts) -> None:
+    def __init__(
+        self, a: RankFacts, b: RankFacts, like_a: Sequence[int] | None = None, like_b: Sequence[int] | None = None
+    ) -> None:
         self.a, self.b = a, b
-        self.names = f"rank {a.rank}", f"rank {b.rank}"
+        self.others, self.ranks = tuple(like_a or (a.rank,)), tuple(like_b or (b.rank,))
+        self.names = rank_words(self.others), rank_words(self.ranks)
         self._own_numbers = False
 
     def differ(self) -> bool:
@@ -149,8 +152,9 @@ class _Pair:
     ) -> Difference:
         of = place if place is not None and place.line else compiled.place if compiled is not None else Place()
         compile_id = compiled.id if compiled is not None else ""
-        ranks = (self.b.rank,), (self.a.rank,)
-        return Difference(kind, words, *ranks, compile_id, of.function, of.file, of.line, of.code, **more)
+        return Difference(
+            kind, words, self.ranks, self.others, compile_id, of.function, of.file, of.line, of.code, **more
+        )
 
     # Facts of the process
 
@@ -213,8 +217,11 @@ class _Pair:
             reached = reached or compiled is since
             if reached and (found := next(collectives_of(compiled), None)) is not None:
                 where = f"at {_short(found.place)} (graph {compiled.id})"
-                return f"{_capital(name)} never reached {found}; {other_name} waits there, {where}."
-        return f"{_capital(other_name)} waits for it at its next collective, which is outside of compiled graphs."
+                return (
+                    f"{_capital(name)} never reached {found}; {other_name} {_verb(other_name, 'wait')} there, {where}."
+                )
+        waits = f"{_capital(other_name)} {_verb(other_name, 'wait')}"
+        return f"{waits} for {name} at the next collective, which is outside of compiled graphs."
 
     # Compilations
 
@@ -257,7 +264,7 @@ class _Pair:
         return self._difference("source", words, b)
 
     def _alone(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> Difference:
-        who, other = f"rank {has.rank}", f"rank {lacks.rank}"
+        who, other = self._name(has), self._name(lacks)
         reasons = [
             line for event in compiled.facts.get("recompilation", ()) for line in lines_of(event, "recompilation")
         ]
@@ -271,7 +278,8 @@ class _Pair:
             place = reasons[0].place if reasons else None
             return self._difference("recompilation", words, compiled, place, was=was, now=now, hang=waits)
         if compiled.key.function.startswith(("compiled autograd", "backward graph of")):
-            words = f"{who} compiles its backward with compiled autograd ({compiled.id}), {other} does not"
+            compiles, does = _verb(who, "compile"), "does" if other.startswith("rank ") else "do"
+            words = f"{who} {compiles} the backward with compiled autograd ({compiled.id}), {other} {does} not"
             return self._difference("compiled autograd", words, compiled, hang=waits)
         last = next(reversed(lacks.compilations.values()), None)
         after = f"; its log ends after `{last.key.function}` ({last.id})" if last and lacks.end < compiled.start else ""
@@ -280,18 +288,23 @@ class _Pair:
 
     def _delay_words(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> str:
         """Who waits at which collective while one rank alone compiles; "" if no graph has a collective."""
+        who, other = self._name(has), self._name(lacks)
         if own := next(collectives_of(compiled), None):
+            has, enters = "has" if who.startswith("rank ") else "have", _verb(who, "enter")
             return (
-                f"Rank {has.rank} enters {own} at {_short(own.place)}, in a graph that rank {lacks.rank} doesn't have: "
-                "if nothing else calls it there, the job hangs."
+                f"{_capital(who)} {enters} {own} at {_short(own.place)}, in a graph that only {who} {has}: "
+                f"if {other} never {_verb(other, 'call')} it, the job hangs."
             )
         found = next(iter(lacks.collectives), None)
         if found is None:
             return ""
         return (
-            f"Meanwhile rank {lacks.rank} waits at its next collective, such as {found} at {_short(found.place)}; "
-            "compiling longer than the process group's timeout ends the job."
+            f"Meanwhile {other} {_verb(other, 'wait')} at the next collective, such as {found} "
+            f"at {_short(found.place)}; compiling longer than the process group's timeout ends the job."
         )
+
+    def _name(self, rank: RankFacts) -> str:
+        return self.names[0] if rank is self.a else self.names[1]
 
     # Facts of one compilation
 
@@ -412,11 +425,14 @@ class _Pair:
         if one is None or other is None:
             present = one or other
             here, absent = self.names if other is None else self.names[::-1]
-            words = f"{number} is {present} on {here}, and {absent} has none there"
-            hang = f"{_capital(here)} waits in {present}, which {absent} never enters: the job hangs there."
+            has = "has" if absent.startswith("rank ") else "have"
+            words = f"{number} is {present} on {here}, and {absent} {has} none there"
+            waits, enters = _verb(here, "wait"), _verb(absent, "enter")
+            hang = f"{_capital(here)} {waits} in {present}, which {absent} never {enters}: the job hangs there."
             return words, hang if present else ""
         words = f"{number} is {one} on {self.names[0]} and {other} on {self.names[1]}"
-        hang = f"{_capital(self.names[0])} waits in {one.name}, {self.names[1]} in {other.name}: neither can finish."
+        first, second = self.names
+        hang = f"{_capital(first)} {_verb(first, 'wait')} in {one.name}, {second} in {other.name}: neither can finish."
         if one.name == other.name:
             hang = f"Both call {one.name}, but with other arguments: the job hangs, fails, or mixes the values."
         return words, hang
@@ -479,7 +495,7 @@ def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
         odd = tuple(number for number, each in called.items() if each.group != usual)
         others = tuple(number for number, each in called.items() if each.group == usual)
         found = called[odd[0]]
-        few, many, of = _rank_words(odd), _rank_words(others), found.place
+        few, many, of = rank_words(odd), rank_words(others), found.place
         words = f"{found.name} is called in group {found.group} on {few} and in group {usual} on {many}"
         hang = f"{_capital(many)} and {few} wait for each other in different groups: the job hangs."
         where = of.function, of.file, of.line, of.code
@@ -488,8 +504,18 @@ def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
         return
 
 
-def _rank_words(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def rank_words(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 2-7`."""
+    ordered = sorted(ranks)
+    starts = [ordered[0], *(after for before, after in pairwise(ordered) if after != before + 1)]
+    ends = [*(before for before, after in pairwise(ordered) if after != before + 1), ordered[-1]]
+    spans = (str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
+
+
+def _verb(ranks: str, verb: str) -> str:
+    """The verb of `rank 0` or `ranks 0, 1`."""
+    return f"{verb}s" if ranks.startswith("rank ") else verb
 
 
 def _is_same_code(each: tuple[Key, RankFacts, RankFacts], key: Key, has: RankFacts) -> bool:

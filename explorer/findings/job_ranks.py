@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 
-from compiler.logs.ranks import Difference, RankComparison
+from compiler.logs.ranks import Difference, RankComparison, rank_words
 from compiler.record.plain_text import pluralize
 from explorer.render.document import Card, Code, Document, Parts, Row, Table, Tag, Text
 
@@ -57,16 +56,7 @@ def _summary(comparison: RankComparison, count: int) -> str:
         return f"{count} ranks compile the same, with {kinds}."
     odd = [rank for group in comparison.groups[1:] for rank in group]
     verb = "differ" if len(odd) > 1 else "differs"
-    return f"{rank_words(odd)} {verb} from {rank_words(comparison.groups[0])}: {kinds}."
-
-
-def rank_words(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 2-7`."""
-    ordered = sorted(ranks)
-    starts = [ordered[0], *(after for before, after in pairwise(ordered) if after != before + 1)]
-    ends = [*(before for before, after in pairwise(ordered) if after != before + 1), ordered[-1]]
-    spans = (str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
+    return f"{rank_words(odd).capitalize()} {verb} from {rank_words(comparison.groups[0])}: {kinds}."
 
 
 def _card(each: Difference, number: int, said: str) -> Card:

@@ -14,9 +14,10 @@ from compiler.logs.cache_keys import compare_caches
 from compiler.logs.cold_start import cold_start_of, trace_of
 from compiler.logs.events import Log
 from compiler.logs.job import Job
-from compiler.logs.ranks import Difference, differences_between
+from compiler.logs.ranks import Difference, differences_between, rank_words
+from explorer.cli import main
 from explorer.findings.cold_start import cache_change_document, cold_start_document, flame_svg
-from explorer.findings.job_ranks import rank_document, rank_words
+from explorer.findings.job_ranks import rank_document
 from explorer.render.text import document_text
 
 GRAPH = """class GraphModule(torch.nn.Module):
@@ -134,7 +135,8 @@ def test_rank_that_stops_while_it_compiles_is_waited_for() -> None:
     equal, odd = Events.compilation, Events.start
     found = differences(equal, equal, odd, equal)
     assert [(each.kind, each.ranks, each.others) for each in found] == [("end of the log", (2,), (0, 1, 3))]
-    assert "waits there, at train.py:22 (graph 0/0)" in found[0].hang
+    assert found[0].hang.startswith("Rank 2 never reached all_reduce")
+    assert found[0].hang.endswith("; ranks 0, 1, 3 wait there, at train.py:22 (graph 0/0).")
 
 
 def test_recompilation_on_one_rank_has_its_reason() -> None:
@@ -232,3 +234,22 @@ def test_changed_part_of_a_cache_key_is_named() -> None:
     ]
     assert "max_fusion_size" in document_text(cache_change_document([change]))
     assert [each.kind for each in compare_caches(run("2", 64), run("3", 64))[0].changes] == ["source"]
+
+
+def test_command_shows_ranks_cold_start_and_changed_caches(
+    gpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd, equal = str(gpus / "odd"), str(gpus / "equal")
+    assert main(["show", odd, "ranks"]) == 0
+    assert "Other graph: f (train.py:22)" in capsys.readouterr().out
+    assert main(["show", odd, "cold_start"]) == 0
+    assert "The log has no times" in capsys.readouterr().out  # the stored logs have no spans
+    assert main(["show", odd, "changed_caches", equal]) == 0
+    assert "No cache missed" in capsys.readouterr().out
+    assert main(["show", odd, "changed_caches"]) == 2
+    assert main(["report", odd, "--trace", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [
+        "rank 0: torch.compile", "rank 1: torch.compile"
+    ]  # fmt: skip
+    assert main(["report", odd, "--trace", str(tmp_path / "trace.json"), "--only", "0/0"]) == 2
