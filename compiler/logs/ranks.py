@@ -290,9 +290,9 @@ class _Pair:
         """Who waits at which collective while one rank alone compiles; "" if no graph has a collective."""
         who, other = self._name(has), self._name(lacks)
         if own := next(collectives_of(compiled), None):
-            has, enters = "has" if who.startswith("rank ") else "have", _verb(who, "enter")
+            enters, owns = _verb(who, "enter"), "has" if who.startswith("rank ") else "have"
             return (
-                f"{_capital(who)} {enters} {own} at {_short(own.place)}, in a graph that only {who} {has}: "
+                f"{_capital(who)} {enters} {own} at {_short(own.place)}, in a graph that only {who} {owns}: "
                 f"if {other} never {_verb(other, 'call')} it, the job hangs."
             )
         found = next(iter(lacks.collectives), None)
