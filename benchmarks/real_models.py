@@ -112,7 +112,7 @@ def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
     after = {file.before: file.after for file in patch.files if file.is_cell}
     quiet(shell, "%reset -f\n%load_ext tcompile\nimport torch; torch.compiler.reset()")
     quiet(shell, after.get(study.setup, study.setup))
-    quiet(shell, next((text for text in after.values() if text.startswith(magic)), magic + study.cell))
+    quiet(shell, after.get(magic + study.cell, magic + study.cell))
     yield row | {"patch": str(patch), "after": numbers(shell.user_ns["_tc"])}
 
 

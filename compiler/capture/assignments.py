@@ -20,11 +20,16 @@ MUTATING = ("append", "appendleft", "extend", "insert", "add", "update", "pop", 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node of a file through which a value passes. `name` is the name that it sets, or the code of an expression."""
+    """A node of a file through which a value passes. `name` is the name that it sets, or the code of an expression.
+
+    `argument` is set for the user's call, or an argument of it, that led to a value in a package: the path to the value
+    from the explored function's parameters.
+    """
 
     file: str
     node: ast.stmt | ast.expr | ast.arg
     name: str = ""
+    argument: str = ""
 
 
 @dataclass(frozen=True)

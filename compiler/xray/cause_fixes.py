@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -130,13 +131,16 @@ class Candidate:
 class Added:
     """A change of the source with the changes for some causes.
 
-    `causes` are the ids of the causes. `at_call` are further statements, for the place where the function is compiled
-    or called.
+    `causes` are the ids of the causes. `call` is an edit that inserts statements above the user's call. `at_call` are
+    further statements, for the place where the function is compiled or called. `is_dynamic`: the function is compiled
+    with `dynamic=True`.
     """
 
     change: Change
     causes: tuple[str, ...] = ()
+    call: Edit | None = None
     at_call: tuple[str, ...] = ()
+    is_dynamic: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,19 @@ class CauseTrials:
             if breaks <= 0 and not self._difference(whole, more):
                 whole = more
                 added.append(identity)
-        return Added(self._change(whole), tuple(added), tuple(whole.code_at_call))
+        edit = self._edit_of_call(whole)
+        told = replace(whole, marks=()) if edit else whole
+        at_call = tuple(map(self._spell, told.code_at_call))
+        return Added(self._change(whole), tuple(added), edit, at_call, bool(whole.dynamic))
+
+    def _edit_of_call(self, candidate: Candidate) -> Edit | None:
+        """An edit that marks the changing sizes above the user's call; None if the call or an argument is unknown."""
+        called, marks = self.found.users_call, candidate.marks
+        if called is None or not marks or not all(map(self._is_spelled, marks)):
+            return None
+        known = self.found.search.names_in(called.file)
+        imports = [] if known.get("torch") is torch else ["import torch"]
+        return called.insert_above([*imports, *(self._spell(mark.code) for mark in marks)])
 
     def _difference(self, first: Candidate, second: Candidate) -> str:
         """The difference that replacing one change by another makes in the outcome of all calls; "" if there is none.
@@ -226,12 +242,15 @@ class CauseTrials:
     def _try(self, cause: Cause, candidate: Candidate) -> CauseFix:
         before, after = self._replay(Candidate("")), self._replay(candidate)
         counts = {"before": before.compilations, "after": after.compilations} if cause.as_it_is else {}
-        told = CauseFix("no fix known", candidate.text, "", candidate.code, candidate.edits, **counts)
+        text = re.sub("`[^`]*`", lambda found: self._spell(found[0]), candidate.text)
+        code = self._spell(candidate.code)
+        told = CauseFix("no fix known", text, "", code, candidate.edits, **counts)
         if words := self._difference(Candidate(""), candidate):
             return replace(told, words=words, after=None if after.outcome.raised else told.after)
         if after.breaks > before.breaks:
             return replace(told, words=f"with it the graph breaks {after.breaks} times, {before.breaks} without")
-        mine, others = self._count_left(cause, candidate)
+        is_over = cause.as_it_is and not after.recompilations
+        mine, others = (0, "") if is_over else self._count_left(cause, candidate)
         if mine:
             return replace(told, words=f"{mine} of {cause.count} recompilations remain with it")
         if others and after.recompilations >= before.recompilations and cause.as_it_is:
@@ -328,10 +347,37 @@ class CauseTrials:
                         mark_size(leaf, mark.dimension, unbacked=mark.unbacked)
         return args, kwargs
 
+    def _parameter(self, owner: Step) -> str:
+        """Path of the explored function's argument that owns a change, if the user passes it; "" otherwise."""
+        if isinstance(owner.node, ast.arg):
+            return owner.node.arg if owner.node.arg != "self" else ""
+        called = self.found.users_call
+        if not owner.argument or called is None or not (called.is_direct or called.is_passed):
+            return ""
+        names = [name for _, name in self._names(self.found.calls[0])]
+        return next((name for name in names if re.match(rf"{re.escape(name)}(\W|$)", owner.argument)), "")
+
+    @functools.cached_property
+    def _codes(self) -> dict[str, str]:
+        """Code of the arguments in the user's call, by path from the function's parameters, if it can be read again."""
+        called = self.found.users_call
+        names = self._names(self.found.calls[0]) if called else []
+        codes = {name: called.code_of(where) for where, name in names} if called else {}
+        return {name: code for name, code in codes.items() if code}
+
+    def _spell(self, code: str) -> str:
+        """Code with the arguments as the user's call has them."""
+        names = "|".join(map(re.escape, self._codes))
+        return re.sub(rf"(?<![\w.])({names})(?!\w)", lambda found: self._codes[found[0]], code) if names else code
+
+    def _is_spelled(self, mark: Mark) -> bool:
+        """Whether the user's call has plain code for the argument with a marked tensor."""
+        return any(re.match(rf"{re.escape(name)}(\[|$)", mark.path) for name in self._codes)
+
     def _names(self, call: Call) -> list[tuple[int | str, str]]:
-        """Positions or keywords of a call's arguments, each with the name of its parameter."""
-        names = positional_names(Bench(call, lambda: None).function)
-        return [*enumerate(names[: len(call.args)]), *((name, name) for name in call.kwargs)]
+        """Positions or keywords of a call's arguments, each with the path to it from the function's parameters."""
+        places: list[int | str] = [*range(len(call.args)), *call.kwargs]
+        return [(where, self.found.parameters.name_of(where)) for where in places]
 
     def _make_tensors(self, attribute: str) -> None:
         """Replace numbers by tensors in all attributes and globals with the name `attribute`."""
@@ -345,7 +391,7 @@ class CauseTrials:
 
     def _candidates(self, cause: Cause) -> Iterator[Candidate]:
         owner = self.found.owners[cause.id]
-        parameter = owner.node.arg if isinstance(owner.node, ast.arg) and owner.node.arg != "self" else ""
+        parameter = self._parameter(owner)
         if parameter and cause.kind in _SIZES:
             yield from self._marks(parameter)
         if parameter and cause.kind == "stride":
@@ -367,8 +413,10 @@ class CauseTrials:
         if not own:
             return
         yield Candidate(f"Declare the sizes of `{parameter}` that change, before the first call.", own)
-        owners = (self.found.owners[cause.id].node for cause in self.found.causes if cause.kind in _SIZES)
-        names = dict.fromkeys(node.arg for node in owners if isinstance(node, ast.arg))
+        owners = [self.found.owners[cause.id] for cause in self.found.causes if cause.kind in _SIZES]
+        names = dict.fromkeys(filter(None, map(self._parameter, owners)))
+        if any(owner.argument for owner in owners):  # of the changes in a package, only the first of each kind is known
+            names |= dict.fromkeys(name for _, name in self._names(self.found.calls[0]))
         every = tuple(mark for name in names for mark in self._changing_sizes(name))
         if every != own:
             yield Candidate("Declare all sizes of the arguments that change, before the first call.", every)
@@ -399,7 +447,7 @@ class CauseTrials:
             yield Candidate(f"{told}, from the first call on.", dynamic=True, settings=(UNSPECIALIZED,))
         name = cause.argument.removeprefix("global ").rpartition(".")[2]
         source = source_of_file(owner.file)
-        if name.isidentifier() and source is not None:
+        if name.isidentifier() and source is not None and not owner.argument:
             edits = tuple(_initial_values(source, owner, name, cause.file))
             yield Candidate(f"Hold `{name}` in a tensor.", attributes=(name,), edits=edits)
 
@@ -421,15 +469,6 @@ def _initial_values(source: Source, owner: Step, attribute: str, file: str) -> I
                     yield Suggestion("Hold the number in a tensor.", file, node.lineno, node.lineno, new)
 
 
-def positional_names(function: Any) -> list[str]:
-    """Names of the positional parameters of a function or module, without `self`."""
-    run = type(function).forward if isinstance(function, torch.nn.Module) else function
-    code = getattr(getattr(run, "__func__", run), "__code__", None)
-    names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
-    is_method = run is not function or hasattr(run, "__self__")
-    return names[1:] if is_method else names
-
-
 def leaves(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in nested lists, tuples and dicts, each after the code that reaches it."""
     if isinstance(value, torch.Tensor):
@@ -442,8 +481,8 @@ def leaves(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from leaves(f"{path}[{key!r}]", item)
 
 
-def _key(step: Step) -> tuple[str, int, int]:
-    return step.file, step.node.lineno, step.node.col_offset
+def _key(step: Step) -> tuple[str, int, int, str]:
+    return step.file, step.node.lineno, step.node.col_offset, step.argument
 
 
 def _is_kind(cause: Cause, kind: str) -> bool:

@@ -7,6 +7,7 @@ place of all sites. The second one also finds recompilations of code that graph 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -25,6 +26,7 @@ from compiler.capture.sources import is_installed
 from compiler.record import Cause, Frame, GuardFailure, Recompile, Record, Span, ValueOrigin
 from compiler.record.options import Options
 from compiler.xray.bench import Bench, repeatable, restore_before
+from compiler.xray.call_edits import Parameters, UsersCall, find_users_call
 from compiler.xray.changing_values import Kinds
 from compiler.xray.outside import STOPS, OutsideError, inside_the_process, unheard
 from compiler.xray.owners import CallSite, Walk, call_to, global_owner
@@ -85,6 +87,18 @@ class CauseSearch:
     @property
     def calls(self) -> tuple[Call, ...]:
         return (self.search.call, *self.search.call.later)
+
+    @functools.cached_property
+    def users_call(self) -> UsersCall | None:
+        """The call in the user's source that led to the explored calls; None if it is not known."""
+        call = self.search.call
+        files = [frame.file for frame in call.site if not is_installed(frame.file)]
+        return find_users_call(call, self.search.names_in(files[-1])) if files else None
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters of the explored function."""
+        return Parameters.of(Bench(self.search.call, lambda: None).function)
 
     def record_with(
         self, prepare: Prepare, options: Options = CAPTURE, *, as_it_is: bool = False, change: Change | None = None
@@ -238,7 +252,7 @@ class _Collection:
         if family in _OBJECTS and "___stack" in failure.source:
             family = "identity"  # torch drops the code with the object, or sees another one: it depends on Python's gc
         group = self.groups.setdefault(
-            ((owner.file, owner.node), family), _Group(owner, [], [], [], as_it_is, steps, record)
+            ((owner.file, owner.node, owner.argument), family), _Group(owner, [], [], [], as_it_is, steps, record)
         )
         if group.as_it_is != as_it_is:
             return
@@ -318,10 +332,12 @@ class _Attribution:
     def owner(self, found: Recompile, failure: GuardFailure) -> Step | None:
         """The owner of a failed guard's value; None if it has no place in the user's code."""
         self.steps = ()
-        frame = self.frames.get(found.frame)
-        if frame is None:
+        inner = self.frames.get(found.frame)
+        if inner is None:
             return None
-        frame = self._users_frame(frame)
+        frame = self._users_frame(inner)
+        if frame.file not in self.paths:
+            return self._owner_outside(found, failure, inner, frame)
         source = source_of_file(self.paths.get(frame.file, ""))
         function = source.function_at(function_name(frame.function), frame.line) if source else None
         if source is None or function is None:
@@ -332,6 +348,28 @@ class _Attribution:
         owner = self._follow(walk, source, function, frame, failure)
         self.steps = tuple(walk.steps)
         return owner
+
+    def _owner_outside(self, found: Recompile, failure: GuardFailure, inner: Frame, outermost: Frame) -> Step | None:
+        """The owner of a value if only code of packages is compiled again.
+
+        It is the user's statement that sets an attribute of this name, or else the user's call, or an argument of it.
+        For the call, only the first change of a recompilation counts: the other values in packages change with it.
+        """
+        walk = self._walk(found, failure, outermost)
+        attributes = [each for each in _ATTRIBUTE.findall(_STORES.sub(r".\1", failure.source)) if each[:2] != "__"]
+        for attribute in reversed(attributes):
+            if step := walk.owner_of_attribute(attribute):
+                self.steps = tuple(walk.steps)
+                return step
+        called, first = self.found.users_call, next(iter(_failures(found)), None)
+        if called is None or failure is not first:
+            return None
+        path, node = failure.argument or failure.cause, None
+        if inner is outermost and not path.startswith("global "):
+            parameters = self.found.parameters
+            path = parameters.path_without_kwargs(path)
+            node = next(filter(None, map(called.argument, parameters.places_of(path))), None)
+        return Step(called.file, node or called.node, ast.unparse(node or called.node.func), path)
 
     def _walk(self, found: Recompile, failure: GuardFailure, frame: Frame) -> Walk:
         first = self.frames.get(failure.entry, frame)

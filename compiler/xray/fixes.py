@@ -81,9 +81,14 @@ class Trials:
     _others: dict[str, list[Fix]] = field(default_factory=dict)
 
     def run(self) -> Tried:
-        """Try the fixes of each site alone, then combine those that work; return the best combination."""
+        """Try the fixes of each site alone, then combine those that work; return the best combination.
+
+        Sites with the most breaks come first, as the time may not suffice for all.
+        """
         with apart.forget_compilations():
-            fixes = [self._best(site) for site in self.search.sites]
+            costly_first = sorted(self.search.sites, key=self.search.count_breaks, reverse=True)
+            found = {site.id: self._best(site) for site in costly_first}
+            fixes = [found[site.id] for site in self.search.sites]
             self.search.hear("trying the fixes together")
             tried = self._combine(fixes)
         return self.with_cost(self._with_cost_of_each(tried))

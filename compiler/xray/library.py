@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import functools
 import linecache
 import sys
 import textwrap
@@ -181,6 +182,7 @@ def package_words(function: FunctionType) -> str:
     return _with_version(function.__module__.partition(".")[0])
 
 
+@functools.lru_cache(maxsize=256)
 def _with_version(package: str) -> str:
     names = metadata.packages_distributions().get(package, [package])
     try:

@@ -44,13 +44,17 @@ class EditedFile:
         return is_cell(self.path)
 
 
-def edited_files(change: Change, search: Search, cells: Mapping[str, str] | None = None) -> tuple[EditedFile, ...]:
+def edited_files(
+    change: Change, search: Search, cells: Mapping[str, str] | None = None, calls: Sequence[Edit] = ()
+) -> tuple[EditedFile, ...]:
     """The files that a change edits.
 
     Settings, and edits of packages, become statements after the imports of one file of the user. New functions are
     inserted after the imports of their own file. `cells` has the text of notebook cells by path, including magics.
+    `calls` are edits of the user's calls.
     """
     edits = [edit for edit in change.edits if not is_upstream(edit.file)]
+    edits += [edit for edit in calls if not any(edit.overlaps(own) for own in edits)]
     file = next(iter([*own_files(search), *(edit.file for edit in edits)]), "")
     for path in dict.fromkeys([file, *(each.file for each in change.definitions)]):
         known = search.names_in(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import sys
 import time
@@ -19,7 +20,7 @@ from compiler.calls.call import Call
 from compiler.calls.state import State, roots_of
 from compiler.calls.versions import files_by_name
 from compiler.capture.breaks import graph_break, rewrites_at, span_of
-from compiler.capture.sources import SourceBook, importable_path, is_installed, is_standard
+from compiler.capture.sources import SourceBook, importable_path, is_cell, is_installed, is_standard
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
 from compiler.record import GraphBreak, Record, Site, Span, Suggestion, XRay
@@ -121,11 +122,17 @@ class Search:
 
     def sites_after(self, change: Change) -> XRay:
         """The sites that remain with a change; line numbers refer to the unchanged files."""
+        if change == self.change:
+            return self.found
         again = Search(
             self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change, limit=self.limit
         )
         again.run()
         return again.found
+
+    def count_breaks(self, site: Site) -> int:
+        """Number of breaks at a site in the explored program; 0 if it is behind another one."""
+        return sum(_site_span(item) == site.span for item in self.record.breaks)
 
     @property
     def found(self) -> XRay:
@@ -308,8 +315,9 @@ class Search:
         )
 
     def names_in(self, file: str) -> Mapping[str, Any]:
-        """The global names of a file's module."""
-        return next((each.__globals__ for each in self.functions.get(file, ())), {})
+        """The global names of a file's module; cells share those of `__main__`."""
+        own = vars(sys.modules["__main__"]) if is_cell(file) else {}
+        return next((each.__globals__ for each in self.functions.get(file, ())), own)
 
     def _report(self, found: GraphBreak, place: Place, span: Span) -> str:
         return report_text(found, span, self.record.environment) if is_upstream(place.file) else ""
@@ -423,10 +431,11 @@ def _is_of_site(place: Place) -> bool:
 def _is_package_with_torch(file: str) -> bool:
     """Whether a file is of a package that uses torch. A break in another package, as in PIL, is a site at its call."""
     package = file.split("/", maxsplit=1)[0].removesuffix(".py")
-    return package != "torch" and _uses_torch(package)
+    return package != "torch" and _uses_torch(package, len(sys.modules))
 
 
-def _uses_torch(package: str) -> bool:
+@functools.lru_cache(maxsize=256)
+def _uses_torch(package: str, _modules: int) -> bool:
     modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == package]
     return any(getattr(value, "__name__", "").split(".")[0] == "torch" or _is_torchs(value)
                for module in modules for value in list(vars(module).values()))  # fmt: skip

@@ -37,7 +37,8 @@ class Choice:
     """Chooses at run time which callee of a cell to compile, and compiles every call of it.
 
     The call with the highest `Rank` is chosen, among equals the one in the last statement; `ahead` predicts later
-    calls. An unpredicted call of a higher rank replaces the chosen one. With `fn`, only the callee of that name is
+    calls. An unpredicted call of a higher rank replaces the chosen one, and so does a model of which a part was chosen,
+    such as the encoder that `model.generate` calls before the model. With `fn`, only the callee of that name is
     chosen. Nothing is chosen if a callee is already compiled by torch.compile, or if the cell itself calls
     torch.compile (`theirs` is a text that says so, else "").
     `compile_one` returns the replacement for a module, function or bound method.
@@ -69,6 +70,7 @@ class Choice:
         self._callee: object = None
         self._compiled: Callable[..., Any] | None = None
         self._rank = Rank.NOTHING
+        self._is_met = False
         self._ranks: dict[int, tuple[object, Rank]] = {}
         self._position = 0
         self._redirections = ExitStack()
@@ -203,7 +205,9 @@ class Choice:
         if module is self._callee:
             return
         found = rank(module)
-        if found <= self._rank:
+        if found == self._rank and self._is_part_of(module):
+            self._redirections.close()  # a compiled part would refuse the whole
+        elif found <= self._rank:
             return
         chosen = self._describe_meeting(module, sys._getframe(1))
         if all(call.fn is not module for _, call in self.calls.values()):
@@ -212,6 +216,11 @@ class Choice:
             )
         if self._is_left_to_us(module, chosen.callee) and not self._ahead.has_better(self._position, module, found):
             self._choose(module, chosen, found)
+            self._is_met = True
+
+    def _is_part_of(self, module: Module) -> bool:
+        """Whether the chosen callee is a part of a module, and was met in code that the cell calls."""
+        return self._is_met and any(part is self._callee for part in module.modules())
 
     def _describe_meeting(self, module: Module, frame: FrameType | None) -> ExploredCall:
         site = self.sites[self._position] if self.sites else None

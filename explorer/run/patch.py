@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compiler.capture.sources import is_cell
 
 if TYPE_CHECKING:
+    from compiler.calls.call import Call
     from compiler.xray.patch import EditedFile
+    from compiler.xray.substitution import Edit
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
@@ -94,3 +96,14 @@ def _is_same(written: Sequence[str], ran: Sequence[str]) -> bool:
         own.rstrip() == line.rstrip() or own.lstrip().startswith(("%", "!"))
         for own, line in zip(written, ran, strict=True)
     )
+
+
+def dynamic_magics(call: Call, cells: Mapping[str, str]) -> list[Edit]:
+    """An edit that adds `--dynamic` to the `%%tcompile` above the cell with a call; [] if there is none."""
+    from compiler.xray.substitution import Edit
+
+    for frame in call.site:
+        magic, _, _ = cells.get(frame.file, "").partition("\n")
+        if magic.startswith("%%tcompile") and "--dynamic" not in magic:
+            return [Edit(frame.file, 1, 1, magic.replace("%%tcompile", "%%tcompile --dynamic", 1))]
+    return []

@@ -13,12 +13,13 @@ from explorer.findings.xray import promises, search_notes, site_cards, xray_docu
 from explorer.reading.source_lines import SourceLines
 from explorer.render.text import card_texts, document_text
 from explorer.run.compiling import KernelCompiler, Maker
-from explorer.run.patch import Patch, cell_texts, patch_of
+from explorer.run.patch import Patch, cell_texts, dynamic_magics, patch_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from compiler.calls.call import Call
+    from compiler.xray.cause_fixes import Added
     from compiler.xray.causes import CauseSearch
     from compiler.xray.fixes import Trials, Tried
     from compiler.xray.search import Search
@@ -180,7 +181,7 @@ class XRayed:
             is_short = any(fix is not None and fix.words == UNTRIED for fix in (*tried.fixes, *(c.fix for c in causes)))
             self._tried_for = seconds if is_short else math.inf
             found = replace(self._found_with(tried), causes=causes, states=states)
-            patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added.at_call)
+            patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added)
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))
         return self
@@ -257,14 +258,18 @@ class XRayed:
         tried = replace(trials.try_together(self.fixes, chosen), cost=self.found.cost)
         return self._patch_of(trials.with_cost(tried))
 
-    def _patch_of(self, tried: Tried, causes: Sequence[Cause] = (), at_call: Sequence[str] = ()) -> Patch:
-        """The patch of the tried fixes, including changes for these causes of recompilation.
+    def _patch_of(self, tried: Tried, causes: Sequence[Cause] = (), added: Added | None = None) -> Patch:
+        """The patch of the tried fixes, including `added` changes for these causes of recompilation.
 
-        `at_call` are changes that no edit of a file makes: they are told above the diff.
+        Those that no edit of a file makes are told above the diff.
         """
         from compiler.xray.patch import edited_files
 
-        files = edited_files(tried.change, self._search_once(), cell_texts())
+        at_call = added.at_call if added else ()
+        cells = cell_texts()
+        calls = [added.call] if added and added.call else []
+        calls += dynamic_magics(self._call, cells) if added and added.is_dynamic and self._call else []
+        files = edited_files(tried.change, self._search_once(), cells, calls)
         told = promises(self._found_with(tried), tried.left, tried.why_not) if self.sites else []
         told += cause_promises(causes, at_call)
         return patch_of(files, told, not tried.why_not, has_more=bool(at_call))
