@@ -140,3 +140,13 @@ def restore_mark(module: object) -> Iterator[None]:
     yield
     if not was_marked:
         own.pop(_MARK, None)
+
+
+@contextmanager
+def redirected(module: Module, target: Compiled) -> Iterator[None]:
+    """Redirect calls of `module` to `target` in the block."""
+    redirection = Redirection(module, target)
+    try:
+        yield
+    finally:
+        redirection.undo()

@@ -33,6 +33,7 @@ from compiler.xray.fixes import SEEDS, UNTRIED
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.substitution import Change, Edit, Program
 from compiler.xray.time_limit import TimeBudget
+from compiler.xray.user_call_trials import STATIC_CACHE, UserCallTrial
 
 MOST_CANDIDATES = 6
 CAUSES, ADDED = 0.9, 0.95
@@ -86,8 +87,8 @@ class Candidate:
     """A change to try, described by `text`.
 
     `tensors` are parameters, and `attributes` are attributes or globals, with numbers that become tensors. `contiguous`
-    are parameters to pass as contiguous tensors. `edits` are edits of the source. `stance` is torch's stance. `other`
-    is a further change to apply.
+    are parameters to pass as contiguous tensors. `edits` are edits of the source. `stance` is torch's stance.
+    `keywords` are further keywords of the user's call of a package. `other` is a further change to apply.
     """
 
     text: str
@@ -99,6 +100,7 @@ class Candidate:
     attributes: tuple[str, ...] = ()
     edits: tuple[Suggestion, ...] = ()
     stance: str = ""
+    keywords: str = ""
     other: Change = field(default_factory=Change)
 
     @property
@@ -118,6 +120,7 @@ class Candidate:
         lines += [f"{name} = torch.tensor({name})" for name in self.tensors]
         lines += [f"{name} = {name}.contiguous()" for name in self.contiguous]
         lines += ["torch.compile(…, dynamic=True)"] if self.dynamic else []
+        lines += [f"generate(…, {self.keywords})"] if self.keywords else []
         return [*lines, f"torch.compiler.set_stance({self.stance!r})"] if self.stance else lines
 
     def combine(self, other: Candidate) -> Candidate:
@@ -195,23 +198,33 @@ class CauseTrials:
     def add_to(self, change: Change) -> Added:
         """Add the verified changes for causes that still work with the others to a change of the source.
 
-        Changes that can be written to the user's files come first, so that they also work without the others.
+        None is added once no call recompiles: the change may have ended the recompilations too. Changes that can be written to the user's files come first, so that they also work without the others.
         """
         whole, added = Candidate("", other=change), list[str]()
         for identity, candidate in sorted(self._chosen.items(), key=lambda item: not item[1].is_of_source):
             if self.budget.is_spent(ADDED):
                 break
             more = whole.combine(candidate)
-            if candidate.stance or not self._change(whole).fits(self._change(candidate)):
+            if candidate.stance or candidate.keywords or not self._change(whole).fits(self._change(candidate)):
                 continue
+            if not self._replay(whole).recompilations:
+                break
             breaks = self._replay(more).breaks - self._replay(whole).breaks
             if breaks <= 0 and not self._difference(whole, more):
                 whole = more
                 added.append(identity)
+        if not (added or change.edits or change.settings) and (found := self._added_keywords(change)):
+            return found
         edit = self._edit_of_call(whole)
         told = replace(whole, marks=()) if edit else whole
         at_call = tuple(map(self._spell, told.code_at_call))
         return Added(self._change(whole), tuple(added), edit, at_call, bool(whole.dynamic))
+
+    def _added_keywords(self, change: Change) -> Added | None:
+        """The keywords of the user's call of a package, if they were chosen; they were tried without other changes."""
+        chosen = [identity for identity, candidate in self._chosen.items() if candidate.keywords]
+        edit = self._user_call.edit(STATIC_CACHE) if chosen and self._user_call else None
+        return Added(change, tuple(chosen), edit) if edit else None
 
     def _edit_of_call(self, candidate: Candidate) -> Edit | None:
         """An edit that marks the changing sizes above the user's call; None if the call or an argument is unknown."""
@@ -239,7 +252,25 @@ class CauseTrials:
                 return " ".join(filter(None, ("" if seed is None else "on other inputs,", *words)))
         return ""
 
+    @functools.cached_property
+    def _user_call(self) -> UserCallTrial | None:
+        return UserCallTrial.of_generate(self.found)
+
+    def _try_keywords(self, cause: Cause, candidate: Candidate, trial: UserCallTrial) -> CauseFix:
+        """Make the user's call of a package again, without and with further keywords."""
+        before, after = trial.run(""), trial.run(candidate.keywords)
+        words = compare_outcomes(before.outcome, before.outcome, after.outcome)
+        counts = f"{after.recompilations} recompilations with it, {before.recompilations} without"
+        told = CauseFix("no fix known", candidate.text, counts, candidate.code)
+        if any(words):
+            return replace(told, words=" ".join(filter(None, words)))
+        told = replace(told, before=before.compilations, after=after.compilations)
+        is_better = before.recompilations - after.recompilations >= cause.count and after.breaks <= before.breaks
+        return replace(told, state="verified", words=f"{counts}; the results are the same") if is_better else told
+
     def _try(self, cause: Cause, candidate: Candidate) -> CauseFix:
+        if candidate.keywords and self._user_call:
+            return self._try_keywords(cause, candidate, self._user_call)
         before, after = self._replay(Candidate("")), self._replay(candidate)
         counts = {"before": before.compilations, "after": after.compilations} if cause.as_it_is else {}
         text = re.sub("`[^`]*`", lambda found: self._spell(found[0]), candidate.text)
@@ -404,6 +435,8 @@ class CauseTrials:
             yield Candidate("Let torch make floats symbolic.", settings=(FLOATS,))
         if cause.kind in ("shape", "number", "module attribute"):
             yield Candidate("Compile with `dynamic=True`.", dynamic=True)
+        if owner.argument and cause.kind == "shape" and not parameter and self._user_call:
+            yield Candidate("Generate with a cache of fixed size.", keywords=STATIC_CACHE)
         if cause.count >= ENDLESS:
             yield Candidate(STANCE, stance="eager_on_recompile")
 

@@ -10,10 +10,12 @@ import ast
 import builtins
 import dis
 import functools
+import inspect
 import linecache
+import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from inspect import getattr_static
@@ -30,6 +32,7 @@ from compiler.xray.substitution import Edit, edit_lines
 
 MOST_HOLDERS = 4
 """Maximum number of modules in which a function is replaced."""
+_DEFINED = re.compile(r"^def (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +50,80 @@ class Code:
 
 @dataclass(frozen=True)
 class Override:
-    """A package's function that the user's code can replace. `holders` are its places in packages, as `module:name`."""
+    """A package's function that the user's code can replace. `holders` are its places in packages, as `module:name`.
+
+    If the package holds the function only inside a wrapper, `wrapper` is the place of the wrapper.
+    """
 
     function: FunctionType
     definition: ast.FunctionDef
     holders: tuple[str, ...]
+    wrapper: str = ""
 
     @property
     def name(self) -> str:
         """Name of the copy: `_norm_forward` for `Norm.forward`."""
         return "_" + self.function.__qualname__.replace(".", "_").lower().lstrip("_")
 
-    def code(self, edits: Sequence[Edit], known: Mapping[str, Any]) -> Code | None:
+    def code(self, edits: Sequence[Edit], known: Mapping[str, Any], definitions: Sequence[str] = ()) -> Code | None:
         """Code that defines the edited copy and puts it in place; None if the copy would not mean the same.
 
-        `known` are the globals of the user's module.
+        `known` are the globals of the user's module, `definitions` new functions that the copy calls. The copy replaces
+        the function or, if that has a wrapper or too many holders, only the function's code object.
         """
-        module = self.function.__module__
-        text = self._copy(edits)
-        wanted = _globals_of(text)
-        if wanted is None or any(name in known and known[name] is not self._value(name) for name in wanted):
-            return None
-        imported = sorted(name for name in wanted if name not in known and not hasattr(builtins, name))
-        if any(name not in self.function.__globals__ for name in imported) or self._is_held_elsewhere(known):
+        text, new = self._copy(edits), [found[1] for each in definitions if (found := _DEFINED.search(each))]
+        is_held = bool(self.wrapper) or len(self.holders) > MOST_HOLDERS or self._is_held_elsewhere(known)
+        whole = None if is_held else self._names_to_import([text, *definitions], new, known)
+        names = self._names_to_import(definitions, new, known) if whole is None else whole
+        if names is None or _globals_of(text) is None:
             return None
         first, last = min(edit.line for edit in edits), max(edit.end_line for edit in edits)
         lines = f"line {first}" if first == last else f"lines {first} to {last}"
-        modules = dict.fromkeys(holder.partition(":")[0] for holder in self.holders)
-        names = [f"from {module} import {', '.join(imported)}"] if imported else []
-        return Code((*(f"import {name}" for name in modules), *names), (
+        module = self.function.__module__
+        imports, put = self._put_code(new) if whole is None else self._put_function(known)
+        modules = {name: value for name in names if isinstance(value := self._value(name), ModuleType)}
+        imports += [f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+                    for name, value in modules.items()]  # fmt: skip
+        own = [name for name in names if name not in modules]
+        imports += [f"from {module} import {', '.join(own)}"] if own else []
+        is_torch_missing = "torch" not in known and any("torch." in each for each in (text, *definitions))
+        return Code(tuple(dict.fromkeys([*(["import torch"] if is_torch_missing else []), *imports])), (
+            *(line for each in definitions for line in [*each.splitlines(), "", ""]),
             f"# {self.function.__qualname__} of {package_words(self.function)}, with {lines} changed for torch.compile",
             *text.splitlines(),
             "", "",
-            *(f"{holder.replace(':', '.')} = {self.name}" for holder in self.holders),
-            *(f"{name} = {self.name}" for name, value in known.items() if value is self.function),
+            *put,
         ))  # fmt: skip
+
+    def _put_function(self, known: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """Imports, and statements that replace the function wherever it is held."""
+        imports = dict.fromkeys(f"import {holder.partition(':')[0]}" for holder in self.holders)
+        own = (f"{name} = {self.name}" for name, value in known.items() if value is self.function)
+        return [*imports], [*(f"{holder.replace(':', '.')} = {self.name}" for holder in self.holders), *own]
+
+    def _put_code(self, new: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Imports, and statements that replace the function's code, which uses the names of its own module."""
+        module, where = self.function.__module__, (self.wrapper or self.holders[0]).replace(":", ".")
+        imports = [*(["import inspect"] if self.wrapper else []), f"import {where.removesuffix(self._path)}"]
+        owner = f"inspect.unwrap({where})" if self.wrapper else where
+        added = [f"{module}.{name} = {name}" for name in new]
+        return [*imports, *([f"import {module}"] if added else [])], [
+            *added, f"{owner}.__code__ = {self.name}.__code__  # runs with the names of {module}"
+        ]  # fmt: skip
+
+    @property
+    def _path(self) -> str:
+        """The function's place in its module, after the module's name: `.Norm.forward`."""
+        return "." + (self.wrapper or self.holders[0]).partition(":")[2]
+
+    def _names_to_import(self, texts: Sequence[str], new: Sequence[str], known: Mapping[str, Any]) -> list[str] | None:
+        """Globals of the package that functions need; None if a name means something else in the user's module."""
+        found = [_globals_of(text) for text in texts]
+        wanted = {name for names in found for name in names or ()} - {*new}
+        if None in found or any(name in known and known[name] is not self._value(name) for name in wanted):
+            return None
+        names = sorted(name for name in wanted if name not in known and name != "torch" and not hasattr(builtins, name))
+        return names if all(name in self.function.__globals__ for name in names) else None
 
     def _is_held_elsewhere(self, known: Mapping[str, Any]) -> bool:
         """Whether another module of the user has imported the function."""
@@ -104,19 +146,25 @@ class Override:
 def override_at(place: Place, functions: Iterable[FunctionType]) -> Override | None:
     """The package's function around a place, if a copy in the user's code can replace it; None if not.
 
-    Functions with decorators, closure variables (`super()` needs one) or strings over several lines, whose indentation
-    would change, can't be replaced.
+    Functions with closure variables (`super()` needs one) or strings over several lines, whose indentation would
+    change, can't be replaced.
     """
     around = nodes_around(place)
     defined = next((node for node in around if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)), None)
-    if not isinstance(defined, ast.FunctionDef) or defined.decorator_list or _is_bound_to_its_place(defined):
+    if not isinstance(defined, ast.FunctionDef) or _is_bound_to_its_place(defined):
         return None
-    key = (defined.name, defined.lineno)
+    key = (defined.name, min(node.lineno for node in (defined, *defined.decorator_list)))
     function = next((each for each in functions if (each.__code__.co_name, each.__code__.co_firstlineno) == key), None)
     if function is None or function.__code__.co_freevars or "<locals>" in function.__qualname__:
         return None
-    holders = tuple(_holders(function))
-    return Override(function, defined, holders) if 0 < len(holders) <= MOST_HOLDERS else None
+    holders = tuple(_holders(function, lambda value: value is function))
+    wrappers = [] if holders else list(_holders(function, lambda value: _is_wrapper_of(value, function)))
+    found = Override(function, defined, holders, next(iter(wrappers), ""))
+    return found if holders or wrappers else None
+
+
+def _is_wrapper_of(value: Any, function: FunctionType) -> bool:
+    return isinstance(value, FunctionType) and inspect.unwrap(value) is function
 
 
 def _is_bound_to_its_place(defined: ast.FunctionDef) -> bool:
@@ -139,19 +187,19 @@ def _doc_node(defined: ast.FunctionDef) -> ast.expr | None:
     return first.value if isinstance(first, ast.Expr) else None
 
 
-def _holders(function: FunctionType) -> Iterator[str]:
+def _holders(function: FunctionType, is_held: Callable[[Any], bool]) -> Iterator[str]:
     """Yield the places that hold a function, as `module:name`: its class, or all installed modules that have it."""
     module, (*owners, name) = sys.modules.get(function.__module__), function.__qualname__.split(".")
     if owners:
         owner: Any = module
         for each in owners:
             owner = getattr(owner, each, None)
-        if owner is not None and getattr_static(owner, name, None) is function:
+        if owner is not None and is_held(getattr_static(owner, name, None)):
             yield f"{function.__module__}:{function.__qualname__}"
         return
     for other in _modules():
         if is_installed(vars(other).get("__file__") or "<none>"):
-            yield from (f"{other.__name__}:{key}" for key, value in list(vars(other).items()) if value is function)
+            yield from (f"{other.__name__}:{key}" for key, value in list(vars(other).items()) if is_held(value))
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -24,6 +24,8 @@ from compiler.capture.suggestions.case import Case, nodes_around
 from compiler.capture.suggestions.values import ITEM, SCALARS, SHAPES
 from compiler.record import Site, Suggestion
 from compiler.torch_api.operators import EFFECT
+from compiler.torch_api.traced_lines import Place
+from compiler.xray.library import is_upstream
 from compiler.xray.outline import Argument, Outline, Outliner, Target
 from compiler.xray.search import Search
 from compiler.xray.substitution import Spot
@@ -61,8 +63,9 @@ def operator_suggestions(search: Search, site: Site) -> Iterator[Suggestion]:
     seen = set[tuple[int, int, str]]()
     for code in _places_of(search, site):
         for target in code.targets():
-            for found in filter(None, (code.suggestion(target), code.choice(target))):
-                if (key := (found.line, found.end_line, found.rewrite)) not in seen:
+            for made in filter(None, (code.suggestion(target), code.choice(target))):
+                found = search.as_override(made, code.place) if is_upstream(code.file) else made
+                if found is not None and (key := (found.line, found.end_line, found.rewrite)) not in seen:
                     seen.add(key)
                     yield found
                     if len(seen) == MOST:
@@ -73,7 +76,7 @@ def _places_of(search: Search, site: Site) -> Iterator[_Code]:
     """Yield the code at a site, and then at the calls that lead to it, innermost first."""
     places = [search.place_of(span) for span in site.chain if span.end_column]
     for depth, place in enumerate(reversed(places)):
-        if is_installed(place.file):
+        if is_installed(place.file) and not is_upstream(place.file):
             continue
         nodes = nodes_around(place)
         own = [node for node in nodes if isinstance(node, _FUNCTIONS)]
@@ -84,7 +87,7 @@ def _places_of(search: Search, site: Site) -> Iterator[_Code]:
         imports = dict(_imports_in(own[-1]))
         names = functions[0].__globals__ | {name: value for name, (value, _) in imports.items()}
         lines = {name: line for name, (_, line) in imports.items()}
-        yield _Code(search, site, nodes, own[-1], names, kinds, depth, lines)
+        yield _Code(search, site, place, nodes, own[-1], names, kinds, depth, lines)
 
 
 def _imports_in(function: ast.FunctionDef) -> Iterator[tuple[str, tuple[Any, str]]]:
@@ -107,6 +110,7 @@ class _Code:
 
     search: Search
     site: Site
+    place: Place
     nodes: Sequence[ast.AST]
     function: ast.FunctionDef
     names: dict[str, Any]
@@ -187,8 +191,9 @@ class _Code:
             return None
         sites = [node for node in ast.walk(self.function) if self._is_site(node)]
         if target.expression is not None and self._is_repeatable(target.expression):
-            found = self._outliner(sites, _accepts_constant, lambda name, _: _name(name)).outline(target)
-            return self._as_constant(target, found) if found and found.value is not None else None
+            constant = self._outliner(sites, _accepts_constant, lambda name, _: _name(name)).outline(target)
+            if constant is not None and constant.value is not None:
+                return self._as_constant(target, constant)
         if any(_is_of_torchs_generator(part) for node in target.nodes for part in ast.walk(node)):
             return None
         found = self._outliner(sites, _accepts, _inner_code).outline(target)

@@ -6,6 +6,7 @@ import ast
 import io
 import itertools
 import linecache
+import re
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from compiler.capture.sources import is_cell
 from compiler.torch_api.traced_lines import Place
 from compiler.xray.library import Code, Override, is_upstream, override_at
 from compiler.xray.search import Search, own_files
-from compiler.xray.substitution import Change, Edit, edit_lines, parse_edited
+from compiler.xray.substitution import Change, Definition, Edit, edit_lines, parse_edited
 
 BYTE_ORDER_MARK = "\ufeff"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -56,7 +57,8 @@ def edited_files(
     edits = [edit for edit in change.edits if not is_upstream(edit.file)]
     edits += [edit for edit in calls if not any(edit.overlaps(own) for own in edits)]
     file = next(iter([*own_files(search), *(edit.file for edit in edits)]), "")
-    for path in dict.fromkeys([file, *(each.file for each in change.definitions)]):
+    own = [each.file for each in change.definitions if not is_upstream(each.file)]
+    for path in dict.fromkeys([file, *own]):
         known = search.names_in(path)
         code = _definitions_code([each.text for each in change.definitions if each.file == path], known)
         if path == file:
@@ -78,7 +80,14 @@ def _overrides(change: Change, search: Search, file: str) -> Iterator[Code]:
         if found is not None:
             edits.setdefault(found.function, (found, []))[1].append(edit)
     for override, own in edits.values():
-        yield override.code(own, search.names_in(file)) or Code()
+        called = [each.text for each in change.definitions if is_upstream(each.file) and _is_called(each, own)]
+        yield override.code(own, search.names_in(file), called) or Code()
+
+
+def _is_called(definition: Definition, edits: Sequence[Edit]) -> bool:
+    """Whether an edit calls a new function."""
+    names = [node.name for node in ast.parse(definition.text).body if isinstance(node, ast.FunctionDef)][:1]
+    return any(re.search(rf"\b{name}\(", edit.text) for edit in edits for name in names)
 
 
 def _definitions_code(texts: Sequence[str], known: Mapping[str, Any]) -> Code:

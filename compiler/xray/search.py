@@ -305,14 +305,22 @@ class Search:
 
     def _overrides(self, facts: BreakFacts, place: Place) -> tuple[Suggestion, ...]:
         """Suggestions for a line of an installed package whose function the user's code can replace."""
-        own = [each.file for each in facts.places if not is_installed(each.file)] or own_files(self)
-        override = override_at(place, self.functions.get(place.file, ())) if is_upstream(place.file) and own else None
-        if override is None:
+        if not is_upstream(place.file):
             return ()
-        found = ((item, edit_of(item, self.book)) for item in rewrites_at(facts, place, self.book))
-        return tuple(
-            in_your_code(item, override) for item, edit in found if override.code([edit], self.names_in(own[0]))
-        )
+        own = [each.file for each in facts.places if not is_installed(each.file)]
+        found = (self.as_override(item, place, own) for item in rewrites_at(facts, place, self.book))
+        return tuple(item for item in found if item is not None)
+
+    def as_override(self, item: Suggestion, place: Place, own: Sequence[str] = ()) -> Suggestion | None:
+        """A suggestion for a line of a package as a change of a copy in the user's code; None if there can be none.
+
+        `own` are the user's files on the way to the line, by default those of other sites and of the call.
+        """
+        files = own or own_files(self)
+        override = override_at(place, self.functions.get(place.file, ())) if files else None
+        if override is None or not override.code([edit_of(item, self.book)], self.names_in(files[0]), item.definitions):
+            return None
+        return in_your_code(item, override)
 
     def names_in(self, file: str) -> Mapping[str, Any]:
         """The global names of a file's module; cells share those of `__main__`."""

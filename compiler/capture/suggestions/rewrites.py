@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines, Rewrite
-from compiler.capture.suggestions.uses import is_reduction, last_name, needs_number, needs_python
+from compiler.capture.suggestions.uses import is_reduction, last_name, loop_over, needs_number, needs_python
 from compiler.torch_api.dynamo import PRINT_OPERATOR
 
 _KIND = re.compile(r"variables\.\w+\.(\w+)'>")
@@ -93,6 +93,54 @@ def numbers_by_item(case: Case) -> Lines | None:
         case ast.Call(func=ast.Attribute(value=tensor, attr="tolist"), args=[], keywords=[]):
             return put_code(case, case.node, f"[number.item() for number in {case.text(tensor)}]")
     return None
+
+
+def all_indices(case: Case) -> Lines | None:
+    """Rewrite `m.nonzero()`, if a loop goes over its rows, as the indices of all entries of `m`, as Python ints.
+
+    Only for a loop that gathers by `where(mask[row])` and writes to what it gathered, as experts do: for an entry that
+    is zero, it then gathers and writes nothing.
+    """
+    match case.node:
+        case ast.Call(func=ast.Attribute(value=mask, attr="nonzero"), args=[], keywords=[]):
+            pass
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="nonzero"), args=[mask], keywords=[]):
+            pass
+        case _:
+            return None
+    loop = loop_over(case)
+    if loop is None or not _only_writes_what_it_gathers(loop, {*_names_in(mask)}):
+        return None
+    function = next((node for node in reversed(case.around) if isinstance(node, ast.FunctionDef)), loop)
+    taken = _names_in(function)
+    name = next(name for name in ("index", "entry", "number") if name not in taken)
+    return put_code(case, case.node, f"[({name},) for {name} in range(len({case.text(mask)}))]")
+
+
+def _only_writes_what_it_gathers(loop: ast.For, masks: set[str]) -> bool:
+    """Whether a loop only assigns local names, and writes to tensors at the entries of `where(mask[row])`."""
+    rows, gathered = _names_in(loop.target), set[str]()
+    for statement in loop.body:
+        match statement:
+            case ast.If(body=[ast.Continue()], orelse=[]):
+                pass
+            case ast.Assign(targets=[ast.Name() | ast.Tuple() as target], value=value):
+                is_where = isinstance(value, ast.Call) and last_name(value) in ("where", "nonzero")
+                if is_where and rows & _names_in(value) and masks & _names_in(value):
+                    gathered |= _names_in(target)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="index_add_"), args=[_, ast.Name(id=name), *_])):
+                if name not in gathered:
+                    return False
+            case ast.Assign(targets=[ast.Subscript(slice=place)]) | ast.AugAssign(target=ast.Subscript(slice=place)):
+                if not gathered & _names_in(place):
+                    return False
+            case _:
+                return False
+    return bool(gathered)
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} - {"torch"}
 
 
 def is_pick(case: Case) -> bool:

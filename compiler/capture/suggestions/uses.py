@@ -84,6 +84,12 @@ def is_looped(case: Case) -> bool:
     return isinstance(case.statement, ast.For) and case.node is case.statement.iter
 
 
+def loop_over(case: Case) -> ast.For | None:
+    """The loop over the culprit's value, or over the name that it is assigned to; None if it has another use too."""
+    users = [user for user, _ in _uses(case)]
+    return users[0] if len(users) == 1 and isinstance(users[0], ast.For) else None
+
+
 def is_index(case: Case) -> bool:
     """Whether the culprit is an index, or an indexing expression."""
     indexed = (node for node in ast.walk(case.statement or ast.Pass()) if isinstance(node, ast.Subscript))

@@ -263,6 +263,18 @@ RULES: tuple[Rule, ...] = (
         calls=r"torch\.masked_select|.*\.masked_select",
     ),
     Rule(
+        "The size of what {code} gives depends on the numbers in its tensor, and a loop goes over it.",
+        Change(
+            "Loop over all entries, in a fixed number of iterations; let the graph hold other sizes as symbols.",
+            rewrites.all_indices,
+            settings=(SHAPES,),
+            caveat="The loop also runs for entries that are zero: it must gather nothing for them.",
+        ),
+        kinds=DYNAMIC_SHAPE,
+        calls=r".*\.nonzero",
+        when=lambda case: rewrites.all_indices(case) is not None,
+    ),
+    Rule(
         "The size of what {code} gives depends on the numbers in its tensor.",
         _SIZE,
         "Or keep the size: torch.where(mask, x, 0) instead of x[mask], torch.topk with a fixed k.",

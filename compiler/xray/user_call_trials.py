@@ -1,0 +1,117 @@
+"""Try keywords of the user's call of a package, such as a static cache of `model.generate`: make that call again.
+
+The explored function is a model, and the user calls a method of a package that calls the model often. So the whole call
+is made again with the keywords, with the model compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compiler.calls.state import State, roots_of
+from compiler.torch_api import apart
+from compiler.torch_api.module_calls import pause_watching, redirected
+from compiler.xray.bench import Bench, repeatable
+from compiler.xray.call_edits import UsersCall
+from compiler.xray.causes import CauseSearch
+from compiler.xray.outcomes import Outcome, run_and_hear
+from compiler.xray.substitution import Edit
+
+_PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Load, ast.UnaryOp, ast.USub, ast.keyword)
+STATIC_CACHE = 'cache_implementation="static", disable_compile=True'
+"""Keywords of `generate` of transformers: a cache of fixed size, and no compilation by transformers itself."""
+
+
+@dataclass(frozen=True)
+class Remade:
+    """The outcome of making the user's call again, and the numbers of compilations, recompilations and graph breaks."""
+
+    outcome: Outcome
+    compilations: int
+    recompilations: int
+    breaks: int
+
+
+@dataclass(frozen=True)
+class UserCallTrial:
+    """Makes the user's call of a package again, with further keywords. `function` and the arguments are its values."""
+
+    found: CauseSearch
+    called: UsersCall
+    function: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of_generate(cls, found: CauseSearch) -> UserCallTrial | None:
+        """The trial of the user's call of `generate` of transformers; None if it is none, or can't be made again."""
+        called = found.users_call
+        if called is None or called.is_direct or not isinstance(found.search.call.fn, torch.nn.Module):
+            return None
+        known = found.search.names_in(called.file)
+        function = _value(called.node.func, known)
+        is_generate = getattr(function, "__module__", "").startswith("transformers.generation")
+        if not is_generate or getattr(function, "__self__", None) is not found.search.call.fn:
+            return None
+        parts = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
+        is_plain = all(isinstance(each, _PLAIN) for part in parts for each in ast.walk(part))
+        names = [keyword.arg for keyword in called.node.keywords]
+        if not is_plain or None in names or "cache_implementation" in names or "past_key_values" in names:
+            return None
+        try:
+            args = [_value(each, known) for each in called.node.args]
+            kwargs = {str(each.arg): _value(each.value, known) for each in called.node.keywords}
+        except (NameError, LookupError, AttributeError, TypeError):
+            return None
+        return cls(found, called, function, args, kwargs)
+
+    def run(self, keywords: str) -> Remade:
+        """Make the call with further keywords, with the model compiled; restore everything afterwards."""
+        search = self.found.search
+        more = {each.arg: ast.literal_eval(each.value) for each in _keywords(keywords)}
+        with ExitStack() as stack:
+            restore = stack.enter_context(repeatable(search.call))
+            stack.callback(State.of(roots_of(None, self.args, self.kwargs)).restore)
+            stack.enter_context(pause_watching())
+            counter = stack.enter_context(apart.forget_compilations())
+            restore()
+            bench = Bench(search.call, restore, search.limit)
+            compiled = bench.compiled(dynamic=search.record.options.dynamic)
+
+            def make() -> Any:
+                with bench.in_its_modes(), redirected(search.call.fn, compiled):
+                    return self.function(*self.args, **self.kwargs, **more)
+
+            outcome = run_and_hear([make], roots_of(search.call.fn, self.args, self.kwargs))
+        return Remade(outcome, counter.compilations, counter.recompilations, counter.breaks)
+
+    def edit(self, keywords: str) -> Edit | None:
+        """The edit that adds keywords to the user's call; None if the call does not end with its line's bracket."""
+        node = self.called.node
+        first, last = node.lineno, node.end_lineno or node.lineno
+        lines = [linecache.getline(self.called.file, number).rstrip("\r\n") for number in range(first, last + 1)]
+        data, end = lines[-1].encode(), (node.end_col_offset or 0) - 1
+        head = data[:end].decode().rstrip()
+        if data[end : end + 1] != b")":
+            return None
+        comma = "" if head.endswith(("(", ",")) else ","
+        space = "" if head.endswith("(") or not head else " "
+        lines[-1] = f"{head}{comma}{space}{keywords}{data[end:].decode()}"
+        return Edit(self.called.file, first, last, "\n".join(lines))
+
+
+def _keywords(text: str) -> list[ast.keyword]:
+    call = ast.parse(f"f({text})", mode="eval").body
+    return call.keywords if isinstance(call, ast.Call) else []
+
+
+def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    """The value of a plain expression with the user's names."""
+    return eval(compile(ast.Expression(node), "<an argument of the user's call>", "eval"), dict(known))
