@@ -198,8 +198,10 @@ class CauseTrials:
     def add_to(self, change: Change) -> Added:
         """Add the verified changes for causes that still work with the others to a change of the source.
 
-        None is added once no call recompiles: the change may have ended the recompilations too. Changes that can be written to the user's files come first, so that they also work without the others.
+        Changes that can be written to the user's files come first, so that they also work without the others. A cause
+        that the other changes have ended already needs none.
         """
+        hidden = {cause.id for cause in self.found.causes if not cause.as_it_is}
         whole, added = Candidate("", other=change), list[str]()
         for identity, candidate in sorted(self._chosen.items(), key=lambda item: not item[1].is_of_source):
             if self.budget.is_spent(ADDED):
@@ -207,8 +209,8 @@ class CauseTrials:
             more = whole.combine(candidate)
             if candidate.stance or candidate.keywords or not self._change(whole).fits(self._change(candidate)):
                 continue
-            if not self._replay(whole).recompilations:
-                break
+            if identity not in hidden and not self._replay(whole).recompilations:
+                continue
             breaks = self._replay(more).breaks - self._replay(whole).breaks
             if breaks <= 0 and not self._difference(whole, more):
                 whole = more

@@ -153,7 +153,7 @@ def override_at(place: Place, functions: Iterable[FunctionType]) -> Override | N
     defined = next((node for node in around if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)), None)
     if not isinstance(defined, ast.FunctionDef) or _is_bound_to_its_place(defined):
         return None
-    key = (defined.name, min(node.lineno for node in (defined, *defined.decorator_list)))
+    key = (defined.name, min([defined.lineno, *(node.lineno for node in defined.decorator_list)]))
     function = next((each for each in functions if (each.__code__.co_name, each.__code__.co_firstlineno) == key), None)
     if function is None or function.__code__.co_freevars or "<locals>" in function.__qualname__:
         return None

@@ -41,10 +41,11 @@ class Remade:
 
 @dataclass(frozen=True)
 class UserCallTrial:
-    """Makes the user's call of a package again, with further keywords. `function` and the arguments are its values."""
+    """Makes the user's call of a package again, with further keywords. `function` and the arguments are its values; it calls `model`."""
 
     found: CauseSearch
     called: UsersCall
+    model: torch.nn.Module
     function: Any
     args: list[Any]
     kwargs: dict[str, Any]
@@ -52,13 +53,13 @@ class UserCallTrial:
     @classmethod
     def of_generate(cls, found: CauseSearch) -> UserCallTrial | None:
         """The trial of the user's call of `generate` of transformers; None if it is none, or can't be made again."""
-        called = found.users_call
-        if called is None or called.is_direct or not isinstance(found.search.call.fn, torch.nn.Module):
+        called, model = found.users_call, found.search.call.fn
+        if called is None or called.is_direct or not isinstance(model, torch.nn.Module):
             return None
         known = found.search.names_in(called.file)
         function = _value(called.node.func, known)
         is_generate = getattr(function, "__module__", "").startswith("transformers.generation")
-        if not is_generate or getattr(function, "__self__", None) is not found.search.call.fn:
+        if not is_generate or getattr(function, "__self__", None) is not model:
             return None
         parts = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
         is_plain = all(isinstance(each, _PLAIN) for part in parts for each in ast.walk(part))
@@ -70,12 +71,12 @@ class UserCallTrial:
             kwargs = {str(each.arg): _value(each.value, known) for each in called.node.keywords}
         except (NameError, LookupError, AttributeError, TypeError):
             return None
-        return cls(found, called, function, args, kwargs)
+        return cls(found, called, model, function, args, kwargs)
 
     def run(self, keywords: str) -> Remade:
         """Make the call with further keywords, with the model compiled; restore everything afterwards."""
         search = self.found.search
-        more = {each.arg: ast.literal_eval(each.value) for each in _keywords(keywords)}
+        more = {str(each.arg): ast.literal_eval(each.value) for each in _keywords(keywords)}
         with ExitStack() as stack:
             restore = stack.enter_context(repeatable(search.call))
             stack.callback(State.of(roots_of(None, self.args, self.kwargs)).restore)
@@ -86,10 +87,10 @@ class UserCallTrial:
             compiled = bench.compiled(dynamic=search.record.options.dynamic)
 
             def make() -> Any:
-                with bench.in_its_modes(), redirected(search.call.fn, compiled):
+                with bench.in_its_modes(), redirected(self.model, compiled):
                     return self.function(*self.args, **self.kwargs, **more)
 
-            outcome = run_and_hear([make], roots_of(search.call.fn, self.args, self.kwargs))
+            outcome = run_and_hear([make], roots_of(self.model, self.args, self.kwargs))
         return Remade(outcome, counter.compilations, counter.recompilations, counter.breaks)
 
     def edit(self, keywords: str) -> Edit | None:

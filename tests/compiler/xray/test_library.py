@@ -17,6 +17,7 @@ from compiler.capture.sources import _installed_roots, is_installed
 from explorer.run.xray import XRayed
 
 LIBRARY = '''\
+import functools, statistics
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -27,7 +28,7 @@ def helper(x):
 
 
 def decorated(fn):
-    return fn
+    return functools.wraps(fn)(lambda *args: fn(*args))
 
 
 class Norm(nn.Module):
@@ -48,10 +49,16 @@ class Closed(Base):
         y = super().forward(x)
         torch._dynamo.graph_break()
         return y * 2
+
+
+class Gate(nn.Module):
+    @decorated
+    def forward(self, x):
+        return x.relu() * statistics.median(x.detach().tolist())
 '''
 USER = """\
 import torch
-from alien import Closed, Norm, helper
+from alien import Closed, Gate, Norm, helper
 from torch import nn
 
 
@@ -71,6 +78,15 @@ class Upstream(nn.Module):
 
     def forward(self, x):
         return self.closed(x)
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = Gate()
+
+    def forward(self, x):
+        return self.gate(x) + 1
 """
 
 
@@ -100,43 +116,47 @@ def x_rayed(name: str) -> XRayed:
 
 
 CHECK = """
-import torch, own_model, alien
+import statistics, torch, own_model
 from torch._dynamo.testing import CompileCounter
 count = CompileCounter()
 x = torch.rand(4)
-model = own_model.Model()
-expected = (x.relu() / x.sum())
-torch.testing.assert_close(torch.compile(model, backend=count)(x), expected / expected.abs().max() + 1)
+norm = x.relu() / x.sum()
+models = {own_model.Model(): norm / norm.abs().max() + 1, own_model.Gated(): x * statistics.median(x.tolist()) + 1}
+for model, expected in models.items():
+    torch.testing.assert_close(torch.compile(model, backend=count)(x), expected)
 print(count.frame_count)
 """
 
 
 def test_package_code_is_overridden_in_the_users_file(folder: Path, tmp_path: Path) -> None:
-    found = x_rayed("Model")
-    patch = found.patch()
+    found, gated = x_rayed("Model"), x_rayed("Gated")
     assert [site.file for site in found.sites] == ["alien.py", "alien.py"]
     assert [fix.state for fix in found.fixes] == ["verified", "verified"]
     assert found.left == ()
     assert found.reports == ()
-    (edited,) = patch.files
+    (edited,), (wrapped,) = found.patch().files, gated.patch().files
     assert edited.name == "own_model.py"
     assert "alien.Norm.forward = _norm_forward" in edited.after
     assert "alien.helper = _helper\nhelper = _helper" in edited.after
     assert "torch._dynamo.config" not in edited.after
+    assert "inspect.unwrap(alien.Gate.forward).__code__ = _gate_forward.__code__" in wrapped.after
     copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / "fix.patch").write_bytes(patch.encoded())
-    subprocess.run(["git", "apply", "fix.patch"], check=True, cwd=copy)
+    for name, patch in (("first", found.patch()), ("second", gated.patch())):
+        (copy / name).write_bytes(patch.encoded())
+        subprocess.run(["git", "apply", "-C0", "--recount", name], check=True, cwd=copy)
     assert (copy / "site-packages/alien.py").read_text() == LIBRARY
     path = {"PYTHONPATH": f"{copy}:{copy}/site-packages"}
-    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=True, env=path, cwd=copy)
-    assert done.stdout == "1\n"
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, env=path, cwd=copy
+    )
+    assert done.stdout == "2\n", done.stderr + (copy / "own_model.py").read_text()
 
 
 def test_package_code_that_is_not_overridden_has_a_report(folder: Path) -> None:
     found = x_rayed("Upstream")
     assert found.patch() == ""
     (report,) = found.reports
-    assert report.startswith("torch.compile breaks the graph in forward (alien.py:30)\n")
+    assert report.startswith("torch.compile breaks the graph in forward (alien.py:31)\n")
     assert "    torch._dynamo.graph_break()\n" in report
     assert f"Versions: torch {torch.__version__}, alien, Python " in report
     assert "own_model.py:21" in report
