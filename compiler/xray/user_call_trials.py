@@ -41,7 +41,10 @@ class Remade:
 
 @dataclass(frozen=True)
 class UserCallTrial:
-    """Makes the user's call of a package again, with further keywords. `function` and the arguments are its values; it calls `model`."""
+    """Makes the user's call of a package again, with further keywords.
+
+    `function` and the arguments are its values. It calls `model`.
+    """
 
     found: CauseSearch
     called: UsersCall
