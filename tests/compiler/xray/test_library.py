@@ -55,6 +55,12 @@ class Gate(nn.Module):
     @decorated
     def forward(self, x):
         return x.relu() * statistics.median(x.detach().tolist())
+
+
+class Long(nn.Module):
+    @decorated
+    def forward(self, x):
+        return x.relu() * 2
 '''
 USER = """\
 import torch
@@ -150,6 +156,15 @@ def test_package_code_is_overridden_in_the_users_file(folder: Path, tmp_path: Pa
         [sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, env=path, cwd=copy
     )
     assert done.stdout == "2\n", done.stderr + (copy / "own_model.py").read_text()
+
+
+def test_recompilations_in_wrapped_package_code_are_of_the_users_call(folder: Path) -> None:
+    model = importlib.import_module("alien").Long()
+    calls = [(torch.rand(2, 5),), (torch.rand(2, 6),)]
+    (cause,) = tcompile.explore(model, calls=calls, stages="captured", backend="eager").xray().try_fixes().causes
+    assert (cause.file, cause.kind, cause.argument, cause.count) == ("test_library.py", "shape", "args[0]", 1)
+    assert cause.fix is not None
+    assert (cause.fix.state, cause.fix.before, cause.fix.after) == ("verified", 2, 1)
 
 
 def test_package_code_that_is_not_overridden_has_a_report(folder: Path) -> None:
