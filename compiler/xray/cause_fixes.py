@@ -261,7 +261,7 @@ class CauseTrials:
     def _try_keywords(self, cause: Cause, candidate: Candidate, trial: UserCallTrial) -> CauseFix:
         """Make the user's call of a package again, without and with further keywords."""
         before, after = trial.run(""), trial.run(candidate.keywords)
-        words = compare_outcomes(before.outcome, before.outcome, after.outcome)
+        words = compare_outcomes(before.outcome, before.outcome, _without_new_private(before.outcome, after.outcome))
         counts = f"{after.recompilations} recompilations with it, {before.recompilations} without"
         told = CauseFix("no fix known", candidate.text, counts, candidate.code)
         if any(words):
@@ -524,6 +524,12 @@ def _is_kind(cause: Cause, kind: str) -> bool:
     """Whether a failed guard of this kind belongs to a cause: its own kind, or a kind that follows from it."""
     families = {"shape": (*_SIZES, "condition on sizes", "equal sizes"), "number": ("number", "condition", "type")}
     return kind == cause.kind or kind in families.get(cause.kind, ())
+
+
+def _without_new_private(before: Outcome, after: Outcome) -> Outcome:
+    """The second outcome without new private attributes, in which a package keeps what belongs to the keywords."""
+    own = {name for name in after.held if name not in before.held and name.rpartition(".")[2].startswith("_")}
+    return replace(after, held={name: value for name, value in after.held.items() if name not in own})
 
 
 def _with_tensors(before: Outcome, after: Outcome, attributes: Sequence[str]) -> Outcome:
