@@ -59,22 +59,20 @@ class UserCallTrial:
         called, model = found.users_call, found.search.call.fn
         if called is None or called.is_direct or not isinstance(model, torch.nn.Module):
             return None
-        known = found.search.names_in(called.file)
-        function = _value(called.node.func, known)
-        is_generate = getattr(function, "__module__", "").startswith("transformers.generation")
-        if not is_generate or getattr(function, "__self__", None) is not model:
-            return None
-        parts = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
+        known, node = found.search.names_in(called.file), called.node
+        parts = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+        names = {str(keyword.arg) for keyword in node.keywords}
         is_plain = all(isinstance(each, _PLAIN) for part in parts for each in ast.walk(part))
-        names = [keyword.arg for keyword in called.node.keywords]
-        if not is_plain or None in names or "cache_implementation" in names or "past_key_values" in names:
+        if not is_plain or names & {"None", "cache_implementation", "past_key_values"}:
             return None
         try:
-            args = [_value(each, known) for each in called.node.args]
-            kwargs = {str(each.arg): _value(each.value, known) for each in called.node.keywords}
+            function, *args = (_value(each, known) for each in (node.func, *node.args))
+            kwargs = {str(each.arg): _value(each.value, known) for each in node.keywords}
         except (NameError, LookupError, AttributeError, TypeError):
             return None
-        return cls(found, called, model, function, args, kwargs)
+        is_generate = str(getattr(function, "__module__", "")).startswith("transformers.generation")
+        is_of_model = getattr(function, "__self__", None) is model
+        return cls(found, called, model, function, args, kwargs) if is_generate and is_of_model else None
 
     def run(self, keywords: str) -> Remade:
         """Make the call with further keywords, with the model compiled; restore everything afterwards."""
