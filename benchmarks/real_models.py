@@ -112,10 +112,10 @@ def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
         "causes_found": [f"{cause.file}:{cause.line} {cause.kind}: {cause.fix}" for cause in xray.causes],
         "left_problems": xray.found.left_problems, "seconds_of_fixes": round(time.perf_counter() - started, 1),
     }  # fmt: skip
-    after = {file.before: file.after for file in patch.files if file.is_cell}
+    after = {file.before.rstrip(): file.after for file in patch.files if file.is_cell}
     quiet(shell, "%reset -f\n%load_ext tcompile\nimport torch; torch.compiler.reset()")
-    quiet(shell, after.get(study.setup, study.setup))
-    quiet(shell, after.get(magic + study.cell, magic + study.cell))
+    quiet(shell, after.get(study.setup.rstrip(), study.setup))
+    quiet(shell, after.get((magic + study.cell).rstrip(), magic + study.cell))
     yield row | {"patch": str(patch), "after": numbers(shell.user_ns["_tc"])}
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from compiler.calls.call import Call
+from compiler.capture.assignments import covers, source_of_file
 from compiler.capture.sources import is_installed
 from compiler.torch_api.dynamo import inner_function
-from compiler.xray.assignments import covers, source_of_file
 from compiler.xray.substitution import Edit
 
 _PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Load)
