@@ -26,12 +26,13 @@ _VARARGS, _VARKEYWORDS = 0x04, 0x08
 class Parameters:
     """Names of the positional parameters of a function, without `self`; `extra` is that of `*args`.
 
-    `keywords` is the name of `**kwargs`. Both are "" if the function has none.
+    `keywords` is the name of `**kwargs`. Both are "" if there is none. `skipped` is 1 if `*args` has `self` too.
     """
 
     names: tuple[str, ...] = ()
     extra: str = ""
     keywords: str = ""
+    skipped: int = 0
 
     @classmethod
     def of(cls, function: Any) -> Parameters:
@@ -44,13 +45,16 @@ class Parameters:
         rest = list(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
         extra = rest.pop(0) if code.co_flags & _VARARGS else ""
         keywords = rest.pop(0) if code.co_flags & _VARKEYWORDS else ""
-        return cls(code.co_varnames[first : code.co_argcount], extra, keywords)
+        skipped = first if extra and not code.co_argcount else 0
+        return cls(code.co_varnames[first : code.co_argcount], extra, keywords, skipped)
 
     def name_of(self, where: int | str) -> str:
         """Path to the argument at a position or of a keyword: `x`, or `args[1]` if only `*args` takes it."""
         if isinstance(where, str):
             return where
-        return self.names[where] if where < len(self.names) else f"{self.extra or 'args'}[{where - len(self.names)}]"
+        if where < len(self.names):
+            return self.names[where]
+        return f"{self.extra or 'args'}[{where - len(self.names) + self.skipped}]"
 
     def path_without_kwargs(self, path: str) -> str:
         """A path in a guard, with `kwargs['x']` as `x`."""
@@ -60,7 +64,7 @@ class Parameters:
         """Positions or keywords that may pass the argument at the start of a path."""
         extra = re.match(rf"{self.extra}\[(\d+)\]", path) if self.extra else None
         if extra is not None:
-            return [len(self.names) + int(extra[1])]
+            return [len(self.names) + int(extra[1]) - self.skipped]
         name = re.match(r"\w*", path)
         found = name[0] if name else ""
         return [self.names.index(found), found] if found in self.names else [found]

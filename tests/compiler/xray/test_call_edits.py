@@ -65,3 +65,13 @@ def test_paths_of_wrapper_arguments_are_those_of_the_call() -> None:
     assert parameters.path_without_kwargs("kwargs['mask'].data") == "mask.data"
     assert parameters.places_of("args[1].data") == [3]
     assert parameters.places_of("first[0]") == [1, "first"]
+
+
+class Bound:
+    def forward(*args: Any) -> Any:
+        return args
+
+
+def test_self_in_args_is_no_argument_of_the_call() -> None:
+    parameters = Parameters.of(Bound().forward)
+    assert (parameters.name_of(0), parameters.places_of("args[1]")) == ("args[1]", [0])

@@ -162,7 +162,8 @@ def test_recompilations_in_wrapped_package_code_are_of_the_users_call(folder: Pa
     model = importlib.import_module("alien").Long()
     calls = [(torch.rand(2, 5),), (torch.rand(2, 6),)]
     (cause,) = tcompile.explore(model, calls=calls, stages="captured", backend="eager").xray().try_fixes().causes
-    assert (cause.file, cause.kind, cause.argument, cause.count) == ("test_library.py", "shape", "args[0]", 1)
+    assert cause.file.endswith("test_library.py")
+    assert (cause.kind, cause.argument, cause.count) == ("shape", "args[1]", 1)
     assert cause.fix is not None
     assert (cause.fix.state, cause.fix.before, cause.fix.after) == ("verified", 2, 1)
 
