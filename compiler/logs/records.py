@@ -103,8 +103,11 @@ class _Compiled:
         return next((event for event in reversed(self.events) if kind in (event.kind, event.name)), None)
 
 
-def record_of(log: Log, ids: Collection[str] | None = None) -> Record:
-    """The record of a log's compilations, or of those with the given ids ("0/1", or "0/1#2" after a reset)."""
+def record_of(log: Log, ids: Collection[str] | None = None, target: str = "") -> Record:
+    """The record of a log's compilations, or of those with the given ids ("0/1", or "0/1#2" after a reset).
+
+    `target` is the GPU that Triton kernels are compiled for once the record is trusted, by default that of the log.
+    """
     compiled = _compilations(log, None if ids is None else set(ids))
     title = next((function for each in compiled if (function := _function(log, each).function)), "")
     builder = Builder(title or " ".join(log.names), Options(), _environment(log))
@@ -112,7 +115,7 @@ def record_of(log: Log, ids: Collection[str] | None = None) -> Record:
     for each in compiled:
         reader.read(each)
     reader.finish()
-    return builder.record().with_fields(origin="log", trust="untrusted", target=reader.target)
+    return builder.record().with_fields(origin="log", trust="untrusted", target=target or reader.target)
 
 
 def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
@@ -179,6 +182,7 @@ class _Reader:
         self.printed: dict[str, PrintedGraph] = {}
         self.nodes: dict[str, int] = {}
         self.returned: dict[str, list[int]] = {}
+        self.pre_grad: dict[str, list[str]] = {}
         self.instance: dict[str, str] = {}
         self.codes: dict[str, int] = {}
         self.target = ""
@@ -190,8 +194,8 @@ class _Reader:
         if each.starts or each.last("compilation_metrics"):
             self.builder.frames[frame.id] = frame
         self.instance[each.compile_id] = frame.id
-        stack = self._call_site(each)
-        self._graphs(each, stack)
+        self.pre_grad = _logged_pre_grad(each)
+        self._graphs(each, self._call_site(each))
         self._capture(each, frame)
         self._failures(each)
         self._caches(each)
@@ -278,9 +282,9 @@ class _Reader:
         """Add the graphs and kernels of a compilation. Of several attempts the last one counts."""
         half: GraphHalf = ""
         code_half: GraphHalf = ""
-        parts: dict[str, int] = {}
+        graph = each.graph
         for event in each.of(*_GRAPHS, "inductor_output_code", "optimize_ddp_split_child", "compiled_autograd_graph"):
-            graph = self._part(each, event, parts)
+            graph = self._part(each, event, graph)
             if event.kind == "inductor_output_code":
                 self._kernels(each, event, graph, half_of(event.payload) or code_half or "inference")
                 continue
@@ -297,16 +301,34 @@ class _Reader:
                 self.nodes[each.graph] = sum(1 for _ in printed.calls())
                 self.returned[each.graph] = _returned_bytes(printed)
 
-    def _part(self, each: _Compiled, event: Event, parts: dict[str, int]) -> str:
-        """The graph that an event belongs to; DDPOptimizer splits a captured graph into parts (`0/0 submod_1`)."""
+    def _part(self, each: _Compiled, event: Event, now: str) -> str:
+        """The graph that an event belongs to; DDPOptimizer splits a captured graph into parts (`0/0 submod_1`).
+
+        `now` is the graph of the event before. Inductor compiles the parts one after the other, and begins each with
+        its passes before autograd; backward graphs may be compiled later, and are found by their inputs.
+        """
         if event.kind == "optimize_ddp_split_child" and isinstance(event.fields, dict):
             return f"{each.graph} {event.fields.get('name', '')}".strip()
-        splits = [child for child in each.of("optimize_ddp_split_child") if isinstance(child.fields, dict)]
-        if not splits or event.kind in ("dynamo_output_graph", "compiled_autograd_graph"):
+        names = [child.fields.get("name", "") for child in each.of("optimize_ddp_split_child")
+                 if isinstance(child.fields, dict)]  # fmt: skip
+        parts = [f"{each.graph} {name}" for name in names]
+        if not parts or event.kind in ("dynamo_output_graph", "compiled_autograd_graph"):
             return each.graph
-        count = parts.get(event.name or event.kind, 0)
-        parts[event.name or event.kind] = count + 1
-        return f"{each.graph} {splits[min(count, len(splits) - 1)].fields.get('name', '')}"
+        if event.name == "after_pre_grad_graph":
+            return next((part for part in parts if f"pre_grad[{part}]" not in self.printed), parts[-1])
+        if "inductor_post_grad_graph" in (event.name, event.kind):
+            inputs = {node.name for node in parse_graph(event.payload).inputs()}
+            return max(parts, key=lambda part: (self._fit(inputs, part), part == now))
+        return now if now in parts else parts[0]
+
+    def _fit(self, inputs: set[str], graph: str) -> float:
+        """How well the inputs of a post-grad graph agree with those of a graph's halves that have no such graph yet."""
+        halves = [
+            half for half in ("forward", "backward", "inference") if f"post_grad[{graph} {half}]" not in self.printed
+        ]
+        known = (self.printed.get(f"{half}[{graph}]") for half in halves)
+        names = ({node.name for node in other.inputs()} for other in known if other is not None)
+        return max((len(inputs & own) - len(inputs ^ own) / 2 for own in names), default=-1e9)
 
     def _payload(self, event: Event) -> str:
         """The payload, after its checksum was compared."""
@@ -345,7 +367,15 @@ class _Reader:
         if parent:
             link = origins_by_trace if self._is_traced(stage, parent) else origins_by_name
             origins = link(printed, self.printed[parent])
-        make = _Entities(identity, self.book, parent, origins, call_site if stage in ("captured", "exported") else ())
+        given = self._logged_origins(origins, parent) if self._is_traced(stage, parent) else {}
+        make = _Entities(
+            identity,
+            self.book,
+            parent,
+            origins | given,
+            frozenset(given),
+            call_site if stage in ("captured", "exported") else (),
+        )
         large = len(printed.nodes) > MOST_NODES
         entities = () if large else tuple(make.entity(node) for node in printed.nodes)
         lines: dict[int, tuple[str, ...]] = (
@@ -356,6 +386,14 @@ class _Reader:
         text = self.book.shorten(printed.text)
         artifact = Artifact(identity, stage, title, "python", text, graph, lines, entities, half=half)
         return self.builder.add(artifact)
+
+    def _logged_origins(self, origins: Origins, parent: str) -> Origins:
+        """Origins of nodes as torch logged them, if it tracked provenance."""
+        known = {node.name for node in self.printed[parent].nodes}
+        return {
+            name: found for name in origins
+            if (found := tuple(before for before in self.pre_grad.get(name, ()) if before in known))
+        }  # fmt: skip
 
     def _is_traced(self, stage: str, parent: str) -> bool:
         return stage in ("joint", "inference", "forward") and parent.partition("[")[0] in ("pre_grad", "captured")
@@ -471,6 +509,17 @@ def _error_line(text: str) -> str:
     return next((line.strip() for line in after if line[:1] not in (" ", "\t")), lines[-1].strip() if lines else "")
 
 
+def _logged_pre_grad(each: _Compiled) -> dict[str, list[str]]:
+    """Nodes of the pre-grad graph by node of the post-grad graph, if torch tracked provenance."""
+    found: dict[str, list[str]] = {}
+    for event in each.of("inductor_provenance_tracking_node_mappings"):
+        mapping = _json(event.payload).get("preToPost")
+        for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
+            for node in nodes if isinstance(nodes, list) else ():
+                found.setdefault(str(node), []).append(str(name))
+    return found
+
+
 def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
     """Post-grad nodes by call of a kernel ("triton_poi_fused_add_0:3"), if torch tracked provenance."""
     found: dict[str, list[str]] = {}
@@ -490,6 +539,7 @@ class _Entities:
     book: LoggedSources
     parent: str
     origins: Origins
+    logged: frozenset[str]
     call_site: tuple[str, ...]
 
     def entity(self, node: PrintedNode) -> Entity:
@@ -509,7 +559,7 @@ class _Entities:
             attrs["subgraphs"] = [f"{self.identity}.{name}" for name in node.bodies]
         if node.body:
             attrs["subgraph"] = f"{self.identity}.{node.body}"
-        if origins and self.parent:
+        if origins and self.parent and node.name not in self.logged:
             attrs["links"] = "inferred"
         inputs = tuple(f"{self.identity}.{name}" for name in node.inputs)
         return Entity(f"{self.identity}.{node.name}", node.kind, node.name, attrs, inputs, origins)
