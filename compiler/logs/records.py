@@ -288,6 +288,9 @@ class _Reader:
             if event.kind == "inductor_output_code":
                 self._kernels(each, event, graph, half_of(event.payload) or code_half or "inference")
                 continue
+            if event.kind == "dynamo_output_graph" and each.last("optimize_ddp_split_child"):
+                self._count(each.graph, parse_graph(event.payload))  # its parts are shown
+                continue
             stage, half, title = _GRAPHS.get(event.name or event.kind, ("captured", "", "captured"))
             if event.kind == "compiled_autograd_graph":
                 stage, half, title = "autograd", "", "captured by compiled autograd"
@@ -298,8 +301,24 @@ class _Reader:
                 half = code_half = self._half_of_graph(printed, graph)
             self._graph(stage, half, title.format(half=half), printed, graph, call_site)
             if stage == "captured" and graph == each.graph:
-                self.nodes[each.graph] = sum(1 for _ in printed.calls())
-                self.returned[each.graph] = _returned_bytes(printed)
+                self._count(graph, printed)
+            elif stage == "captured":
+                self._add_part(each.graph, graph)
+
+    def _count(self, frame: str, printed: PrintedGraph) -> None:
+        self.nodes[frame] = sum(1 for _ in printed.calls())
+        self.returned[frame] = _returned_bytes(printed)
+
+    def _add_part(self, frame: str, graph: str) -> None:
+        """Record that DDPOptimizer split a frame's graph, and that this graph is a part of it."""
+        known = self.builder.frames.get(frame)
+        if known is not None:
+            parts = [name for name in known.graphs if name != f"captured[{frame}]"]
+            self.builder.frames[frame] = replace(known, graphs=(*parts, f"captured[{graph}]"))
+        calls = self.builder.artifacts[f"captured[{graph}]"].entities
+        ids = tuple(entity.id for entity in calls if entity.kind == "call")
+        why = "a bucket of parameters, whose gradients are all-reduced while the backward of the bucket before it runs"
+        self.builder.decisions.append(Decision("DDPOptimizer", graph, ids, "split", why))
 
     def _part(self, each: _Compiled, event: Event, now: str) -> str:
         """The graph that an event belongs to; DDPOptimizer splits a captured graph into parts (`0/0 submod_1`).
