@@ -140,11 +140,13 @@ class TapeRecorder:
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None
     ) -> Callable[[Any], None]:
         """Note what a call reads, before it may write it; the function returned notes its result."""
+        if self.problem:
+            return _ignore
         is_random = aten_calls.draws_random_numbers(func, args, kwargs)
         written = aten_calls.written_arguments(func)
         plain = aten_calls.without_mutation(func) if written else func
         takes = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
-        if self.problem or not takes:
+        if not takes:
             return _ignore  # the result of a factory is a source when it is used
         if len(self._calls) >= MOST_CALLS:
             return self._stop(f"the call made more than {MOST_CALLS:,} operations")
@@ -162,7 +164,7 @@ class TapeRecorder:
 
     def _stop(self, problem: str) -> Callable[[Any], None]:
         self.problem = problem
-        for kept in (self._calls, self._known, self._by_memory):
+        for kept in (self._calls, self._sources, self._known, self._by_memory):
             kept.clear()
         return _ignore
 
@@ -213,11 +215,13 @@ class TapeRecorder:
         if found is None:
             found = Ref(-1, len(self._sources))
             self._count([tensor])
+            if self.problem:
+                return found
             value = tensor.detach().clone() if tensor.layout == torch.strided else tensor.detach()
             self._sources.append(Source(value, id(tensor), tensor.requires_grad, tensor.is_leaf))
             self._known[id(tensor)] = (tensor, found)
         if found in self._stale and not self.problem:
-            self.problem = "a view is read after its memory was written in place"
+            self._stop("a view is read after its memory was written in place")
         return found
 
     def tape(self, outputs: Sequence[torch.Tensor]) -> Tape:
