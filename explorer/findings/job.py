@@ -50,8 +50,8 @@ _STYLES: dict[Status, str] = {"compiled": "", "cached": "gain", "empty": "muted"
 TEXT_ROWS, LISTED, MOST_CALLS = 20, 6, 40
 """Maximum rows of a table in text, functions listed in a sentence, and calls above a function in the tree."""
 _REASON, _NAME = 110, 30
-_HEAD = ("id", "function", "where", "outcome", "time", *PHASES.values(), "tries", "ops", "kernels", "caches", "why")
-_RIGHT = (4, 5, 6, 7, 8, 9, 10, 11, 12)
+_HEAD = ("id", "function", "where", "outcome", "time", "why", "tries", "ops", "kernels", "caches", *PHASES.values())
+_RIGHT = (4, 6, 7, 8, 10, 11, 12, 13, 14)
 _ORDERS = ("most time", "first started", "most tries", "most operations", "most kernels")
 
 
@@ -136,9 +136,9 @@ def _table(found: Sequence[Found]) -> Table:
 def _row(rank: int | None, one: Compilation, group: int) -> Row:
     phases = tuple(_seconds(one.seconds.get(name, 0.0)) for name in PHASES)
     cells: tuple[Words, ...] = (
-        _link(rank, one), clip(one.function, _NAME), one.place, _outcome(one), _seconds(one.total), *phases,
-        str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}", f"{one.kernels:,}" if one.kernels else "",
-        _caches(one), clip(_why(one), _REASON),
+        _link(rank, one), clip(one.function, _NAME), one.place, _outcome(one), _seconds(one.total),
+        clip(_why(one), _REASON), str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}",
+        f"{one.kernels:,}" if one.kernels else "", _caches(one), *phases,
     )  # fmt: skip
     keys = (-one.first, one.attempts, one.nodes or 0, one.kernels)
     return Row(cells, title=f"{one.file}:{one.line}  {_why(one)}", keys=tuple(map(float, keys)), group=group)
