@@ -11,7 +11,7 @@ from compiler.logs.job import Job
 from explorer.run.job_page import page_of
 
 HEAD = "V0101 00:00:{:02}.000000 1 torch/_dynamo/convert_frame.py:1] "
-GRAPH = "class GraphModule(torch.nn.Module):\n\tdef forward(self, L_x_: 'f32[2][1]cpu'):\n\t\treturn (L_x_,)"
+GRAPH = "class GraphModule(torch.nn.Module):\n\t    def forward(self, L_x_: 'f32[2][1]cpu'):\n\t        return (L_x_,)"
 
 
 def log() -> Log:
@@ -22,7 +22,7 @@ def log() -> Log:
         stack = f'[{{"line": {number % 40}, "name": "step_{number % 40}", "filename": 1}}]'
         lines += [
             f'{at}{{"dynamo_start": {{"stack": {stack}}}, {own}}}',
-            f'{at}{{"dynamo_output_graph": {{}}, {own}, "has_payload": "0"}}\n\t{GRAPH}',
+            f'{at}{{"dynamo_output_graph": {{}}, {own}}}\n\t{GRAPH}',
             f'{at}{{"compilation_metrics": {{"co_name": "step_{number % 40}", "co_filename": "/code/train.py", '
             f'"co_firstlineno": {number % 40}, "duration_us": {1000 * (number + 1)}}}, {own}}}',
         ]
@@ -44,7 +44,7 @@ def test_index_opens_compilations_by_keyboard(page: Page, tmp_path: Path) -> Non
     first.focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("navigation", name="Job")).to_contain_text("compilation 199/0")
-    expect(page.get_by_text("GraphModule").first).to_be_visible()
+    expect(page.get_by_role("grid").get_by_text("L_x_").first).to_be_visible()
     page.go_back()
     expect(first).to_be_focused()
     page.keyboard.press("/")
