@@ -290,17 +290,22 @@ def plain(condition: str) -> str:
 
 
 def state_of(code: str) -> dict[str, Any]:
-    """Torch's global state that a GLOBAL_STATE guard requires; {} if the guard does not say."""
+    """Torch's global state that a GLOBAL_STATE guard requires; {} if it does not say, or is damaged in a log."""
     start = code.find("{")
-    return json.loads(code[start:]) if start >= 0 else {}
+    try:
+        state = json.loads(code[start:]) if start >= 0 else {}
+    except (ValueError, RecursionError):
+        return {}
+    return state if isinstance(state, dict) else {}
 
 
 def switch_words(name: str, value: Any) -> str:
     """Describe the value of one entry of the global state."""
     if isinstance(value, bool):
         return _ON[value]
-    if name == "autocast_state":
-        return _ON[any(value.get("enabled", ()))]
+    if name == "autocast_state" and isinstance(value, dict):
+        enabled = value.get("enabled", ())
+        return _ON[any(enabled) if isinstance(enabled, list) else bool(enabled)]
     return str(value)
 
 
