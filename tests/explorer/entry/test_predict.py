@@ -133,3 +133,12 @@ def test_nobody_there_runs_at_once_and_folds_the_answers(learner: Learner, monke
     assert "found" not in shown["text/plain"]
     assert re.search(r"<details.*What torch.compile does.*found: .*1", shown["text/html"], re.DOTALL)
     assert not (learner.folder / FILE).exists()
+
+
+def test_page_of_questions_is_written(learner: Learner) -> None:
+    text = learner.run(
+        "%%predict --ask graphs --stages captured --page q.html\ndef k(x):\n    return x + 1\nk(torch.ones(1))"
+    )
+    assert "q.html: 1 question that any browser can grade" in text
+    assert 'id="tc-forms"' in (learner.folder / "q.html").read_text()
+    assert not (learner.folder / FILE).exists()
