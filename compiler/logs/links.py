@@ -24,8 +24,11 @@ _FREE = frozenset(
 """Operations that often leave no node behind."""
 _FREE_GRADIENTS = _FREE | {"add", "iadd"}
 """Operations whose gradients are often the incoming ones, or a view of them."""
-_LARGEST_RUN = 1500
-"""If nodes times operations at one line are more, each node goes to the next operation that it can come from."""
+_LARGEST_RUN = 1000
+"""Maximum number of nodes times operations at one line that are matched together."""
+_WINDOW = 24
+_LONGEST_RUN = 600
+"""Of more nodes at one line, each goes to the next operation that it can come from."""
 _LONGEST_BLOCK = 48
 
 
@@ -134,16 +137,40 @@ class _Trace:
                 continue
             theirs = runs[place][1]
             at = place + 1
-            if len(run) * len(theirs) > _LARGEST_RUN:
+            free = _FREE_GRADIENTS if run[0].name in self.gradients else _FREE
+            if len(run) > _LONGEST_RUN and len(theirs) > 1:
                 self._one_by_one(run, theirs)
             else:
-                free = _FREE_GRADIENTS if run[0].name in self.gradients else _FREE
-                for node, operation in zip(run, _best_blocks(run, theirs, start, score, free), strict=True):
-                    self.found[node.name] = (operation.name,)
+                self._in_windows(run, theirs, start, score, free)
             for node in run:
                 if node.target == "operator.getitem" and (origins := self.found.get(node.inputs[0])):
                     self.found[node.name] = origins
             start += len(run)
+
+    def _in_windows(
+        self,
+        run: Sequence[PrintedNode],
+        operations: Sequence[PrintedNode],
+        start: int,
+        score: _Score,
+        free: frozenset[str],
+    ) -> None:
+        """Match the nodes at one line; of many, some at a time, of which the first half is kept."""
+        done = at = 0
+        while done < len(run):
+            is_last = (len(run) - done) * (len(operations) - at) <= _LARGEST_RUN
+            nodes = run[done:] if is_last else run[done : done + _WINDOW]
+            theirs = operations[at:] if is_last else operations[at : at + _WINDOW]
+            found = _best_blocks(nodes, theirs or operations[-1:], start + done, score, free, is_last=is_last)
+            count = len(found) if is_last else max(len(found) // 2, 1)
+            while not is_last and count < len(found) - 1 and found[count] is found[count - 1]:
+                count += 1
+            for node, operation in zip(nodes[:count], found[:count], strict=True):
+                self.found[node.name] = (operation.name,)
+            if not is_last:
+                at += next(place for place, each in enumerate(theirs) if each is found[count - 1])
+                at += found[count] is not found[count - 1]
+            done += count
 
     def _one_by_one(self, nodes: Sequence[PrintedNode], operations: Sequence[PrintedNode]) -> None:
         at = 0
@@ -183,7 +210,7 @@ class _Trace:
         self, block: Sequence[PrintedNode], operation: PrintedNode, start: int, before: Mapping[str, str]
     ) -> float:
         """A gradient that later blocks read has the type of an operand."""
-        score = _name_score(block, operation) + self._input_score(block, operation, before)
+        score = max(0.0, _name_score(block, operation)) + self._input_score(block, operation, before)
         operands, end = self.operands[operation.name], start + len(block)
         leaving = [node for node in block if self.last_use.get(node.name, -1) >= end]
         fitting = sum(node.type in operands for node in leaving)
@@ -216,12 +243,18 @@ def _best_blocks(
     start: int,
     score: _Score,
     free: frozenset[str],
+    *,
+    is_last: bool = True,
 ) -> list[PrintedNode]:
-    """Split nodes into consecutive blocks, one for each operation or none; return each node's operation."""
+    """Split nodes into consecutive blocks, one for each operation or none; return each node's operation.
+
+    Unless these are the last nodes at their line, operations may be left over for later ones.
+    """
     if len(operations) == 1:
         return [operations[0]] * len(nodes)
     count = len(nodes)
     best: list[tuple[float, tuple[PrintedNode, ...]] | None] = [(0.0, ()), *[None] * count]
+    ends: list[tuple[float, tuple[PrintedNode, ...]]] = []
     for operation in operations:
         skip = 0.0 if _word(operation) in free else -2.0
         row = [known and (known[0] + skip, known[1]) for known in best]
@@ -235,7 +268,9 @@ def _best_blocks(
                 if other is None or value > other[0]:
                     row[end] = value, (*known[1], *[operation] * (end - first))
         best = row
-    found = best[count]
+        if (end_here := row[count]) is not None:
+            ends.append(end_here)
+    found = best[count] if is_last else max(ends, key=lambda end: end[0], default=None)
     return list(found[1]) if found is not None else [operations[0]] * count
 
 
@@ -284,4 +319,6 @@ def _same_word(node: PrintedNode, operation: PrintedNode) -> bool:
 
 
 def _name_score(block: Iterable[PrintedNode], operation: PrintedNode) -> float:
-    return 4.0 if any(_same_word(node, operation) for node in block) else 0.0
+    if any(_same_word(node, operation) for node in block):
+        return 4.0
+    return -4.0 if _word(operation) in _SAME else -1.0
