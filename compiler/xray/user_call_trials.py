@@ -70,7 +70,8 @@ class UserCallTrial:
             kwargs = {str(each.arg): _value(each.value, known) for each in node.keywords}
         except (NameError, LookupError, AttributeError, TypeError):
             return None
-        is_generate = str(getattr(function, "__module__", "")).startswith("transformers.generation")
+        is_of_package = str(getattr(function, "__module__", "")).startswith("transformers.")
+        is_generate = is_of_package and getattr(function, "__name__", "") == "generate"
         is_of_model = getattr(function, "__self__", None) is model
         return cls(found, called, model, function, args, kwargs) if is_generate and is_of_model else None
 
