@@ -80,8 +80,13 @@ def places_of(error: BaseException) -> tuple[Place, ...]:
 
 
 def place_of(entry: traceback.FrameSummary) -> Place:
-    """Convert a traceback entry to a place."""
-    return Place(entry.filename, entry.name, entry.lineno or 0, entry.end_lineno, entry.colno, entry.end_colno)
+    """Convert a traceback entry to a place. TorchDynamo's entries have no last line: it is the first, unless columns
+    say that there are more.
+    """
+    line, start, end, last = entry.lineno or 0, entry.colno, entry.end_colno, entry.end_lineno
+    if last is None and start is not None and end is not None and start < end:
+        last = line
+    return Place(entry.filename, entry.name, line, last, start, end)
 
 
 def watch_restarts(

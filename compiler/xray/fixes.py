@@ -123,7 +123,7 @@ class Trials:
         """
         working = [fix for fix in fixes if fix.state in WORKING]
         settings = list(dict.fromkeys(each.settings for fix in working for each in fix.suggestions if each.settings))
-        best = self._combination_of(fixes, self._grow([], working))
+        best = self._combination_of(fixes, self._all_or_none(working) if settings else self._grow([], working))
         if best.rank == (False, len(fixes) - len(working)) or not settings:
             return best
         chosen: list[Fix] = []
@@ -136,6 +136,11 @@ class Trials:
                 chosen, kept = grown, kept | {setting}
             best = min(best, tried, key=lambda each: each.rank)
         return best
+
+    def _all_or_none(self, working: Sequence[Fix]) -> list[Fix]:
+        """The fixes that edit different lines if these work together, else none."""
+        fitting = self._fitting([], working)
+        return [] if self._reason_against(fitting) else fitting
 
     def _combination_of(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
         """Combine chosen fixes into one change, and find the sites that remain with it."""
@@ -187,10 +192,7 @@ class Trials:
 
     def _grow(self, chosen: list[Fix], more: Sequence[Fix]) -> list[Fix]:
         """Add the fixes in `more` that work together with `chosen`: try all at once, or else each half in turn."""
-        fitting = list(chosen)
-        for fix in more:
-            if self.change_of_fixes(fitting).fits(self.change_of_fixes([fix])):
-                fitting.append(fix)
+        fitting = self._fitting(chosen, more)
         added = fitting[len(chosen) :]
         if self.budget.is_spent(TOGETHER):
             return chosen
@@ -200,6 +202,14 @@ class Trials:
             return next(filter(None, self._other_ways(chosen, added[0])), chosen)
         half = len(added) // 2
         return self._grow(self._grow(chosen, added[:half]), added[half:])
+
+    def _fitting(self, chosen: Sequence[Fix], more: Sequence[Fix]) -> list[Fix]:
+        """Chosen fixes, and those of `more` that edit other lines."""
+        fitting = list(chosen)
+        for fix in more:
+            if self.change_of_fixes(fitting).fits(self.change_of_fixes([fix])):
+                fitting.append(fix)
+        return fitting
 
     def _other_ways(self, chosen: list[Fix], fix: Fix) -> Iterator[list[Fix]]:
         """Yield combinations with another fix of the same site, or of the site of a setting that may be in its way."""

@@ -48,12 +48,12 @@ class _Loop:
         """Names whose value of an earlier iteration, or of the last one, is read: in the loop, or after it."""
         known, carried = set[str](), set[str]()
         for statement in self.node.body:
-            carried |= _reads(statement) - known
-            known |= {_name(statement)} if isinstance(statement, ast.Assign) else set()
+            carried |= reads(statement) - known
+            known |= {name_of(statement)} if isinstance(statement, ast.Assign) else set()
         later = (node for node in ast.walk(self.function) if getattr(node, "lineno", 0) > (self.node.end_lineno or 0))
         carried |= {node.id for node in later if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        carried |= _reads(self.end) if isinstance(self.end, ast.Return) else set()
-        return carried & {_name(each) for each in self.assigned()}
+        carried |= reads(self.end) if isinstance(self.end, ast.Return) else set()
+        return carried & {name_of(each) for each in self.assigned()}
 
     def is_defined_before(self, name: str) -> bool:
         arguments = self.function.args
@@ -76,7 +76,7 @@ def loop_to_where(case: Case) -> Lines | None:
     if loop is None or not branches.can_combine(loop.choice.test):
         return None
     carried = loop.carried()
-    device = next((name for name in map(_name, loop.assigned()) if name in carried), "")
+    device = next((name for name in map(name_of, loop.assigned()) if name in carried), "")
     targets = {node.id for node in ast.walk(loop.node.target) if isinstance(node, ast.Name)}
     if not device or not all(map(loop.is_defined_before, carried)) or _is_read_after(loop, targets):
         return None
@@ -123,7 +123,7 @@ def _choose(loop: _Loop, carried: set[str], test: str, first: str, *last: str) -
 
 def _kept(statement: _Assignment, carried: set[str], flag: str) -> str:
     """An assignment that keeps the old value where the flag is set; one of a name that is not carried, as it is."""
-    name = _name(statement)
+    name = name_of(statement)
     if name not in carried:
         return ast.unparse(statement)
     value = statement.value
@@ -164,13 +164,13 @@ def _loop(case: Case) -> _Loop | None:
         fits = end.value is not None and final is not None
     else:
         fits, final = isinstance(end, ast.Break | ast.Continue), None
-    parts = [list(_only_assignments(each)) for each in (before, inside, after)]
+    parts = [list(only_assignments(each)) for each in (before, inside, after)]
     if not fits or [len(each) for each in parts] != [len(before), len(inside), len(after)]:
         return None
     return _Loop(case, node, function, choice, parts[0], parts[1], parts[2], final)
 
 
-def _only_assignments(statements: Sequence[ast.stmt]) -> Iterator[_Assignment]:
+def only_assignments(statements: Sequence[ast.stmt]) -> Iterator[_Assignment]:
     for each in statements:
         match each:
             case ast.Assign(targets=[ast.Name()]) | ast.AugAssign(target=ast.Name()):
@@ -192,11 +192,11 @@ def _is_read_after(loop: _Loop, names: set[str]) -> bool:
     return any(isinstance(node, ast.Name) and node.id in names for node in later)
 
 
-def _reads(statement: ast.stmt) -> set[str]:
+def reads(statement: ast.AST) -> set[str]:
     names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return names | {_name(each) for each in ast.walk(statement) if isinstance(each, ast.AugAssign)}
+    return names | {name_of(each) for each in ast.walk(statement) if isinstance(each, ast.AugAssign)}
 
 
-def _name(statement: ast.AST) -> str:
+def name_of(statement: ast.AST) -> str:
     target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
     return target.id if isinstance(target, ast.Name) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.capture.suggestions import branches, loops, rewrites, uses
+from compiler.capture.suggestions import branches, loops, rewrites, uses, while_loops
 from compiler.capture.suggestions.calls import MOVES
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Change, Rule
@@ -82,15 +82,28 @@ _CHOOSE_NUMBERS = Change(
     caveat=BOTH_SIDES,
     when=branches.assigns_numbers,
 )
+_WHILE_LOOP = Change(
+    "Loop inside the graph with torch.while_loop.",
+    while_loops.loop_in_graph,
+    caveat="What the loop assigns has to keep its shape and dtype.",
+    when=while_loops.repeats,
+)
 _CHECK = Change("Check it inside the graph.", branches.assert_in_graph, caveat=NAN_CHECK, when=branches.checks)
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
         "{code} repeats as often as a tensor says, which is not known until the graph runs.",
+        _WHILE_LOOP,
         "Loop up to a fixed number and mask with torch.where, or use torch.while_loop.",
         kinds=("Failed to trace builtin operator", *ITEM),
         calls=r"range",
+    ),
+    Rule(
+        "{code} repeats as often as a tensor says, which is not known until the graph runs.",
+        _WHILE_LOOP,
+        kinds=ITEM,
+        when=while_loops.repeats,
     ),
     Rule(
         "{code} asks for the number in a tensor, to print it, and a graph does neither.",
@@ -187,6 +200,7 @@ RULES: tuple[Rule, ...] = (
             "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
             when=branches.branches,
         ),
+        _WHILE_LOOP,
         Change("Write the loop as torch.while_loop(condition, body, operands).", when=branches.repeats),
         kinds=BRANCH,
     ),
@@ -282,6 +296,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "The number of iterations of the loop over {code} depends on tensor data.",
+        _WHILE_LOOP,
         f"{LOOP_OVER_ALL}; or use torch.while_loop.",
         kinds=("UserError",),
         when=uses.is_looped,
