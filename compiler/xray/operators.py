@@ -142,7 +142,7 @@ class _Code:
         for part in ast.walk(self.nodes[-1]) if isinstance(self.statement, ast.If) else ():
             if isinstance(part, ast.Call) and part is not self.nodes[-1] and self._is_impure([part]):
                 yield Target((part,))
-        if is_effect(branch := self._branch()) and branch is not None:
+        if is_effect(branch := self._without_skip(self._branch())) and branch is not None:
             yield Target((branch,))
         yield from self._uses()
 
@@ -163,9 +163,17 @@ class _Code:
         text = f"{found.text} Compute both sides, and choose by its number inside the graph."
         return replace(found, text=text, line=first, end_line=last, rewrite=rewrite.replace(code, call[0]), settings=())
 
-    def _branch(self) -> ast.stmt | None:
+    def _branch(self) -> ast.If | None:
         """The innermost `if` around the site; None if there is none."""
         return next((node for node in reversed(self.nodes) if isinstance(node, ast.If)), None)
+
+    def _without_skip(self, branch: ast.If | None) -> ast.If | None:
+        """An `if` without a `continue` at its end, as code for no rows may do nothing."""
+        if branch is None or len(branch.body) < 2 or not isinstance(branch.body[-1], ast.Continue) or branch.orelse:
+            return branch
+        shorter = copy.copy(branch)
+        shorter.body = branch.body[:-1]
+        return shorter
 
     def _uses(self) -> Iterator[Target]:
         """Yield code that uses the name that the statement assigns: calls, or all statements up to the last use."""

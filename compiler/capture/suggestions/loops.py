@@ -83,6 +83,26 @@ def loop_to_where(case: Case) -> Lines | None:
     return _rewritten(loop, carried, device)
 
 
+def without_skip(case: Case) -> Lines | None:
+    """Leave out `if c: continue`, as code that follows may do nothing where `c` holds; None for other code."""
+    owner = case.statement
+    loop = next((node for node in reversed(case.around) if isinstance(node, ast.For | ast.While)), None)
+    if not isinstance(owner, ast.If) or loop is None or owner not in loop.body[:-1] or owner.orelse:
+        return None
+    if len(owner.body) != 1 or not isinstance(owner.body[0], ast.Continue):
+        return None
+    after = loop.body[loop.body.index(owner) + 1]
+    if after.lineno == owner.end_lineno or isinstance(after, ast.FunctionDef | ast.ClassDef):
+        return None
+    last = after.end_lineno or after.lineno
+    return owner.lineno, last, "".join(case.source[after.lineno - 1 : last]).rstrip("\r\n")
+
+
+def skips(case: Case) -> bool:
+    """Whether the statement only skips the rest of an iteration."""
+    return without_skip(case) is not None
+
+
 def ends_loop(case: Case) -> bool:
     """Whether the culprit is the condition of a loop's end that can be rewritten."""
     return loop_to_where(case) is not None

@@ -88,6 +88,12 @@ _WHILE_LOOP = Change(
     caveat="What the loop assigns has to keep its shape and dtype.",
     when=while_loops.repeats,
 )
+_NO_SKIP = Change(
+    "Leave the check out: code for no rows may do nothing.",
+    loops.without_skip,
+    caveat="What follows then runs for an empty tensor too: it must not fail, and it must change nothing.",
+    when=loops.skips,
+)
 _CHECK = Change("Check it inside the graph.", branches.assert_in_graph, caveat=NAN_CHECK, when=branches.checks)
 
 
@@ -188,6 +194,7 @@ RULES: tuple[Rule, ...] = (
         ),
         _CHOOSE_NUMBERS,
         _ALL_ITERATIONS,
+        _NO_SKIP,
         Change(
             "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
             branches.logical,
@@ -314,6 +321,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "{code} asks for the value of a data-dependent size or number, which is not known until the graph runs.",
+        _NO_SKIP,
         "State what is true of it with torch._check(condition); or stay in tensors: torch.where, torch.cond.",
         kinds=("UserError",),
     ),
