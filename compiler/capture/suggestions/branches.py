@@ -79,13 +79,13 @@ def _number_dtype(name: str, yes: str, no: str) -> str:
 
 
 def _assignments_to_where(
-    case: Case, owner: ast.If, choose: Callable[[str, str, str, str], str] = _choose_tensor
+    case: Case, owner: ast.If, choose: Callable[[str, str, str, str], str] = _choose_tensor, condition: str = ""
 ) -> Lines | None:
     """Rewrite an `if` whose sides only assign names; the condition is computed once, before the assignments."""
     pairs = _choices(owner)
     if not pairs or not can_combine(owner.test):
         return None
-    condition, indent = condition_code(case, owner.test), " " * owner.col_offset
+    condition, indent = condition or condition_code(case, owner.test), " " * owner.col_offset
     if len(pairs) == 1:
         return put_code(case, owner, choose(condition, *pairs[0]))
     test = _free_name(case, owner, _TESTS)
@@ -273,7 +273,11 @@ def _without_number(case: Case, test: ast.expr) -> ast.expr:
             ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[], keywords=[])
             | ast.Call(func=ast.Name(id="float"), args=[tensor], keywords=[])
         ):
-            return _Replace(case.node, tensor).visit(copy.deepcopy(test))
+            replaced = _Replace(case.node, tensor).visit(copy.deepcopy(test))
+            for part in ast.walk(replaced):
+                if isinstance(part, ast.Call) and _asked_of_math(part):
+                    part.func = ast.Attribute(ast.Name("torch", ast.Load()), _asked_of_math(part), ast.Load())
+            return replaced
         case ast.Call() if compared := comparison_code(case):
             return _Replace(case.node, ast.parse(compared, mode="eval").body).visit(copy.deepcopy(test))
     return test
@@ -366,22 +370,46 @@ def is_choosing_number(case: Case) -> bool:
 
 
 def _is_compared(case: Case, test: ast.expr) -> bool:
-    parts = [part for part in _operands(test) if isinstance(part, ast.Compare)]
-    return any(case.node in (part.left, *part.comparators) for part in parts)
+    """Whether a condition compares the culprit, or asks Python's `math` whether it is finite."""
+    for part in _operands(test):
+        if isinstance(part, ast.Compare) and case.node in (part.left, *part.comparators):
+            return True
+        if _asked_of_math(part) and isinstance(part, ast.Call) and case.node is part.args[0]:
+            return True
+    return False
+
+
+def _asked_of_math(node: ast.expr) -> str:
+    """`isfinite` of `math.isfinite(x)`, and so on for `isnan` and `isinf`; "" for other code."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name), args=[_], keywords=[]):
+            return name if name in ("isfinite", "isnan", "isinf") else ""
+    return ""
 
 
 def choose_number(case: Case) -> Lines | None:
-    """Rewrite `1.0 if n < 3 else 0.5`, where `n` is a symbol, as `torch.where` on tensors of one number."""
+    """Rewrite `1.0 if n < 3 else 0.5`, where `n` is a symbol, as `torch.where` on tensors of one number.
+
+    Also an `if` that assigns numbers to attributes, as in `if n < 3: self.scale *= 0.5`.
+    """
+    match case.statement:
+        case ast.If(test=ast.Compare(left=left, ops=[op], comparators=[right]) as test) as owner if case.node is test:
+            is_choice = assigns_numbers(case) and not case.text(owner).startswith("elif")
+            return _assignments_to_where(case, owner, _choose_number, _compare(left, op, right)) if is_choice else None
     for node in _expressions(case):
         match node:
             case ast.IfExp(test=ast.Compare(left=left, ops=[op], comparators=[right]) as test) if case.node is test:
                 yes, no = _number_tensor(node.body), _number_tensor(node.orelse)
                 if yes is None or no is None:
                     return None
-                tensor = ast.parse(f"torch.scalar_tensor({ast.unparse(left)}, dtype=torch.float64)", mode="eval").body
-                condition = ast.unparse(ast.Compare(tensor, [op], [right]))
-                return put_code(case, node, f"torch.where({condition}, {yes}, {no}).item()")
+                return put_code(case, node, f"torch.where({_compare(left, op, right)}, {yes}, {no}).item()")
     return None
+
+
+def _compare(left: ast.expr, op: ast.cmpop, right: ast.expr) -> str:
+    """Code that compares a number, as a tensor, with another one."""
+    tensor = ast.parse(f"torch.scalar_tensor({ast.unparse(left)}, dtype=torch.float64)", mode="eval").body
+    return ast.unparse(ast.Compare(tensor, [op], [right]))
 
 
 def _number_tensor(node: ast.expr) -> str | None:

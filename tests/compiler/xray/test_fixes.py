@@ -107,6 +107,33 @@ def test_loops_that_data_end_run_to_their_end() -> None:
     assert "x = torch.where(is_done, x, torch.tanh(x) + 0.1 * n)  # one step" in lines
 
 
+UNKNOWN_LENGTHS = """
+def f(x):
+    v = x * 2
+    while v.norm() > 5.0:
+        v = v * 0.9  # smaller
+    for n in range((x > 1).sum().item()):
+        v = v + n * x
+    total = torch.zeros(())
+    for part in x.split(2):
+        rows = part[part > 2]
+        if len(rows) == 0:
+            print("none of", 2)
+            continue
+        total = total + rows.sum()
+    return v, total
+"""
+
+
+def test_loops_of_unknown_length_are_in_the_graph() -> None:
+    found = x_rayed(function(UNKNOWN_LENGTHS), (X,)).try_fixes(600.0)
+    assert [(fix.state, fix.words) for fix in found.fixes if fix.state != "verified"] == []
+    assert not found.left
+    patch = found.patch()
+    assert "+        v = v * 0.9  # smaller" in patch or "         v = v * 0.9  # smaller" in patch
+    assert patch.count("torch.while_loop(is_unfinished, next_step") == 2
+
+
 CHOICES = """
 class M(nn.Module):
     def __init__(self):
@@ -172,7 +199,7 @@ def test_moved_break_is_mended_too() -> None:
 
 
 def test_moved_break_is_named() -> None:
-    fixes = tried("def f(x):\n    k = x.sum().long()\n    for n in range(k.item()):\n        x = x * n\n    return x\n")
+    fixes = tried("def f(x):\n    k = x.sum().long()\n    for n in range(k.item()):\n        print(n)\n    return x\n")
     fix = fixes["k.item()"]
     assert fix.state in ("moves the break", "no fix known")
     assert fix.words
