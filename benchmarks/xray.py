@@ -29,6 +29,7 @@ import time
 import warnings
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -249,9 +250,10 @@ def _outcome(file: Path, seed: int, backend: str) -> Outcome:
 
 def _program(file: Path, seed: int | None) -> tuple[Any, Any]:
     """The function and the arguments of a program's calls; with a seed, float arguments are filled with it."""
-    names: dict[str, Any] = {"__name__": file.stem}
-    exec(compile(file.read_text(), str(file), "exec"), names)
-    fn, calls = names["program"]()
+    module = ModuleType(f"xray_program_{file.stem}")
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    exec(compile(file.read_text(), str(file), "exec"), vars(module))
+    fn, calls = module.program()
     if seed is not None:
         for leaf in tree_leaves(calls):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.is_leaf and not leaf.requires_grad:
