@@ -121,7 +121,8 @@ class Candidate:
         lines += [f"{name} = {name}.contiguous()" for name in self.contiguous]
         lines += ["torch.compile(…, dynamic=True)"] if self.dynamic else []
         lines += [f"generate(…, {self.keywords})"] if self.keywords else []
-        return [*lines, f"torch.compiler.set_stance({self.stance!r})"] if self.stance else lines
+        told = f"torch.compiler.set_stance({self.stance!r})  # after the first call, which is compiled"
+        return [*lines, told] if self.stance else lines
 
     def combine(self, other: Candidate) -> Candidate:
         """Both changes."""
@@ -315,8 +316,13 @@ class CauseTrials:
     def _explore_candidate(self, candidate: Candidate, *, as_it_is: bool) -> Any:
         """Explore all calls with a change; return the record, None if they fail. With `as_it_is`, keep the sites."""
         options = replace(CAPTURE, dynamic=candidate.dynamic)
-        prepare = lambda call, number: self._prepare(candidate, call, number)  # noqa: E731
-        with stance(candidate.stance):
+        with ExitStack() as stack:
+
+            def prepare(call: Call, number: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+                if number == 1:  # the first call is compiled
+                    stack.enter_context(stance(candidate.stance))
+                return self._prepare(candidate, call, number)
+
             return self.found.record_with(prepare, options, as_it_is=as_it_is, change=self._change(candidate))[0]
 
     def _tensors(self) -> list[torch.Tensor]:
@@ -343,7 +349,6 @@ class CauseTrials:
             restore = stack.enter_context(repeatable(*calls))
             counter = stack.enter_context(apart.forget_compilations())
             stack.enter_context(change.apply_settings())
-            stack.enter_context(stance(candidate.stance))
             stack.enter_context(Program(search.functions, {}, change.edits, change.definitions).with_stand_ins({}))
             restore()
             dynamic = candidate.dynamic if candidate.dynamic is not None else search.record.options.dynamic
@@ -355,7 +360,7 @@ class CauseTrials:
                 restore_before(call)
                 bench.draw_inputs(None if seed is None else seed + number)
                 args, kwargs = self._prepare(candidate, call, number)
-                with bench.in_its_modes():
+                with bench.in_its_modes(), stance(candidate.stance if number else ""):
                     return run(*args, **kwargs)
 
             made = [functools.partial(make, call, number) for number, call in enumerate(calls)]
