@@ -207,7 +207,6 @@ RULES: tuple[Rule, ...] = (
             "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
             when=branches.branches,
         ),
-        _WHILE_LOOP,
         Change("Write the loop as torch.while_loop(condition, body, operands).", when=branches.repeats),
         kinds=BRANCH,
     ),

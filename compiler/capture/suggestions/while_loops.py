@@ -1,11 +1,10 @@
-"""Rewrite of loops whose number of iterations depends on tensor data, as `torch.while_loop`."""
+"""Rewrite of loops over a `range` whose end depends on tensor data, as `torch.while_loop`."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
 
-from compiler.capture.suggestions import branches
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.loops import name_of, only_assignments, reads
 from compiler.capture.suggestions.rule import Lines
@@ -14,24 +13,20 @@ _TESTS, _STEPS = ("is_unfinished", "goes_on", "is_going_on"), ("next_step", "ite
 
 
 def loop_in_graph(case: Case) -> Lines | None:
-    """Rewrite `while c:` and `for i in range(n.item()):`, if the body only assigns names; None for other code.
+    """Rewrite `for i in range(n.item()):`, with `i` as a tensor that counts, if the body only assigns names.
 
     A name that an iteration reads, or that is read after the loop, must have a value before the loop.
     """
     node = case.statement
     function = next((each for each in reversed(case.around) if isinstance(each, ast.FunctionDef)), None)
-    if not isinstance(node, ast.While | ast.For) or node.orelse or function is None:
+    if not isinstance(node, ast.For) or node.orelse or function is None:
         return None
     if len(list(only_assignments(node.body))) != len(node.body) or node.body[0].lineno == node.lineno:
         return None
     carried = _carried(node, function)
     if not carried or not carried <= _defined_before(node, function):
         return None
-    names = sorted(carried)
-    if isinstance(node, ast.While):
-        known = branches.is_in(case, node.test) and branches.can_combine(node.test)
-        return _rewritten(case, node, function, names, branches.condition_code(case, node.test)) if known else None
-    return _counted(case, node, function, names)
+    return _counted(case, node, function, sorted(carried))
 
 
 def repeats(case: Case) -> bool:
@@ -40,11 +35,13 @@ def repeats(case: Case) -> bool:
 
 
 def _counted(case: Case, node: ast.For, function: ast.FunctionDef, names: Sequence[str]) -> Lines | None:
-    """Rewrite `for i in range(n)`, with `i` as a tensor that counts."""
+    """Rewrite `for i in range(n)`."""
     match node:
         case ast.For(target=ast.Name(id=target), iter=ast.Call(func=ast.Name(id="range"), args=[count], keywords=[])):
             after = (each for each in ast.walk(function) if getattr(each, "lineno", 0) > (node.end_lineno or 0))
-            if target in names or any(isinstance(each, ast.Name) and each.id == target for each in after):
+            if {target, *reads(count)} & set(names) or any(
+                isinstance(each, ast.Name) and each.id == target for each in after
+            ):
                 return None
             match count:
                 case ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[], keywords=[]):
@@ -52,42 +49,35 @@ def _counted(case: Case, node: ast.For, function: ast.FunctionDef, names: Sequen
                     first = f"torch.zeros((), dtype=torch.int64, device=({code}).device)"
                 case _:
                     code, first = ast.unparse(count), "torch.zeros((), dtype=torch.int64)"
-            return _rewritten(case, node, function, names, f"{target} < {code}", (target, first))
+            return _rewritten(case, node, function, names, target, first, code)
     return None
 
 
 def _rewritten(
-    case: Case, node: ast.While | ast.For, function: ast.FunctionDef, names: Sequence[str], condition: str,
-    counter: tuple[str, str] | None = None,
-) -> Lines | None:  # fmt: skip
-    """The loop as two functions and a call; `counter` is a name that counts from its first value, as code."""
+    case: Case, node: ast.For, function: ast.FunctionDef, names: Sequence[str], target: str, first: str, count: str
+) -> Lines | None:
+    """The loop as two functions and a call. `target` counts from `first` to `count`, all as code."""
     taken = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
     test = next((name for name in _TESTS if name not in taken), "")
     step = next((name for name in _STEPS if name not in taken), "")
+    if not test or not step:
+        return None
     last = node.end_lineno or node.lineno
     body = [line.rstrip("\r\n") for line in case.source[node.body[0].lineno - 1 : last]]
     outer = case.source[node.lineno - 1][: node.col_offset]
     inner = body[0][: len(body[0]) - len(body[0].lstrip())]
-    own = [counter[0]] if counter else []
-    after = [f"{counter[0]} + 1"] if counter else []
-    before = [counter[1]] if counter else []
-    targets = ["_"] if counter else []
+    every, carried = ", ".join([target, *names]), ", ".join(names)
     return node.lineno, last, "\n".join([
-        f"{outer}def {test}({', '.join([*own, *names])}):", f"{inner}return {condition}", "",
-        f"{outer}def {step}({', '.join([*own, *names])}):", *body, f"{inner}return {_tuple([*after, *names])}", "",
-        f"{outer}{_tuple([*targets, *names])} = torch.while_loop({test}, {step}, ({_tuple([*before, *names])}))",
+        f"{outer}def {test}({every}):", f"{inner}return {target} < {count}", "",
+        f"{outer}def {step}({every}):", *body, f"{inner}return {target} + 1, {carried}", "",
+        f"{outer}_, {carried} = torch.while_loop({test}, {step}, ({first}, {carried}))",
     ])  # fmt: skip
 
 
-def _tuple(parts: Sequence[str]) -> str:
-    return f"{parts[0]}," if len(parts) == 1 else ", ".join(parts)
-
-
-def _carried(node: ast.While | ast.For, function: ast.FunctionDef) -> set[str]:
+def _carried(node: ast.For, function: ast.FunctionDef) -> set[str]:
     """Names that the loop assigns, and that an iteration reads from an earlier one or code after the loop reads."""
     assigned = {name_of(each) for each in node.body}
-    needed = reads(node.test) if isinstance(node, ast.While) else set[str]()
-    known = set[str]()
+    needed, known = set[str](), set[str]()
     for statement in node.body:
         needed |= reads(statement) - known
         known |= {name_of(statement)} if isinstance(statement, ast.Assign) else set()

@@ -92,7 +92,6 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ('assert y.sum() > 0 and y.mean() < 99, f"{y}"',): (MAYBE,),
     ("if torch.isnan(y).any():", '    raise ValueError("nan")'): (MAYBE,),
     ("if y.sum() > 3:", "    return y * 3"): (MAYBE,),
-    ("while y.norm() > 5.0:", "    y = y * 0.5"): (MAYBE,),
     ("import math", "if not math.isfinite(y.sum().item()):", '    raise ValueError("inf")'): (MAYBE,),
     ("z = x", "if y.sum() > 3:", "    y += x", "    z = x * 2", "y = y * z"): (MAYBE,),
     ("if y.sum().item() > 99:", '    raise ValueError("large")'): (MAYBE,),
