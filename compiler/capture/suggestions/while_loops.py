@@ -39,9 +39,8 @@ def _counted(case: Case, node: ast.For, function: ast.FunctionDef, names: Sequen
     match node:
         case ast.For(target=ast.Name(id=target), iter=ast.Call(func=ast.Name(id="range"), args=[count], keywords=[])):
             after = (each for each in ast.walk(function) if getattr(each, "lineno", 0) > (node.end_lineno or 0))
-            if {target, *reads(count)} & set(names) or any(
-                isinstance(each, ast.Name) and each.id == target for each in after
-            ):
+            is_read = any(isinstance(each, ast.Name) and each.id == target for each in after)
+            if is_read or {target, *reads(count)} & set(names):
                 return None
             match count:
                 case ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[], keywords=[]):
