@@ -144,6 +144,16 @@ def test_stride_is_fixed_by_a_contiguous_argument() -> None:
     assert (fix.state, fix.code, fix.before, fix.after) == ("verified", "x = x.contiguous()", 2, 1)
 
 
+def test_stance_leaves_the_first_compilation() -> None:
+    found = searched(
+        "def f(x, name):\n    return x * len(name) + (name == 'b')\n", *((ones(4), name) for name in "abcd")
+    )
+    (cause,) = tried(found).values()
+    assert cause.fix is not None
+    assert (cause.fix.state, cause.fix.before, cause.fix.after) == ("verified", 4, 1)
+    assert cause.fix.code.startswith("torch.compiler.set_stance('eager_on_recompile')")
+
+
 def test_objects_are_as_they_were() -> None:
     model = function(COUNTS)
     with contextlib.redirect_stdout(io.StringIO()):
