@@ -55,7 +55,7 @@ def _copy_notebooks() -> None:
     """Sphinx reads only what is below docs/. Equal files keep their time, so that a second build is quick."""
     for path in sorted((ROOT / "notebooks").rglob("*")):
         copy = DOCS / "notebooks" / path.relative_to(ROOT / "notebooks")
-        is_source = path.suffix == ".ipynb" or path.parent.name == "data"
+        is_source = path.is_file() and (path.suffix == ".ipynb" or ROOT / "notebooks/data" in path.parents)
         if is_source and not (copy.exists() and copy.stat().st_mtime >= path.stat().st_mtime):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
