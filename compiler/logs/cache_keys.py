@@ -77,7 +77,7 @@ def cache_outcomes(log: Log) -> tuple[CacheOutcome, ...]:
 def _outcomes(log: Log) -> Iterator[CacheOutcome]:
     of = {one.compile_id: one for one in compilations_of(log)}
     counts: dict[tuple[str, str], int] = {}
-    for event in log.of("artifact"):
+    for event in log.events_of("artifact"):
         if (found := _OUTCOME.match(event.name)) is None:
             continue
         values, compiled = _payload(event), of.get(event.compile_id)
@@ -119,10 +119,10 @@ def _changes(was: CacheOutcome, now: CacheOutcome) -> Iterator[KeyChange]:
         before, after = was.parts.get(name, ("", "")), now.parts.get(name, ("", ""))
         if before[0] != after[0]:
             kind = next((kind for kind, names in _KINDS if names.match(name)), "environment")
-            yield KeyChange(kind, name, *_shown(before[1], after[1]))
+            yield KeyChange(kind, name, *_first_difference(before[1], after[1]))
 
 
-def _shown(before: str, after: str) -> tuple[str, str]:
+def _first_difference(before: str, after: str) -> tuple[str, str]:
     """Two values from the first line in which they differ, short enough to read."""
     if "\ufffd" in before + after:
         return "", ""

@@ -142,11 +142,11 @@ def breaks_of(frame: str, payload: str, number: int, book: LoggedSources) -> Gra
         stack = [(matched["file"], int(matched["line"]), "", "", None)]
     places = []
     for file, line, _, code, _ in stack:
-        book.logged(file, line, code)
+        book.add_logged_line(file, line, code)
     for file, line, function, code, found in stack:
         columns = _columns(book, file, line, code, found["marks"] if found else None)
         places.append(Place(file, function, line, *columns))
-    own = _inside(places)
+    own = _drop_callers(places)
     reason = message.partition("\n")[0].strip()
     goes_on = not told.startswith(DEAD_ENDS)
     facts = BreakFacts(reason or "graph break", told, (), tuple(own), message, goes_on=goes_on)
@@ -164,7 +164,7 @@ def _without_edits(found: GraphBreak) -> tuple[Any, ...]:
     return tuple(replace(each, rewrite="", applicability="explanation", caveat="") for each in found.suggestions)
 
 
-def _inside(places: Sequence[Any]) -> list[Any]:
+def _drop_callers(places: Sequence[Any]) -> list[Any]:
     """The places from the compiled function on: those of the caller and of torch's wrappers are left out."""
     last = max((number for number, each in enumerate(places) if "_dynamo/eval_frame.py" in each.file.replace("\\", "/")
                 or "_wrapped_call_impl" in each.function or each.function == "_call_impl"), default=-1)  # fmt: skip
@@ -250,11 +250,12 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard], symbols: Sequen
         key = next((key for key in _STATES if key in code), "")
         words = f"{_STATES.get(key, 'a torch setting')} is another"
         return GuardFailure(entry, _STATES.get(key, "torch setting"), _STATES.get(key, "torch setting"), "", "", words)
-    source, old = _compared(code)
+    source, old = _parse_comparison(code)
     name = argument(source) if source.startswith(("L[", "G[")) else source
     of_type = "check_type_id" in code
     new = next((value for guard in guards if argument(guard.source) == name for part in guard.code
-                for _, value in [_compared(part)] if value and ("check_type_id" in part) == of_type), "")  # fmt: skip
+                for _, value in [_parse_comparison(part)]
+                if value and ("check_type_id" in part) == of_type), "")  # fmt: skip
     new = new or next((str(symbol.hint) for symbol in symbols if symbol.source == name and not of_type), "")
     cause = _cause_of(code, source, old)
     old_words, new_words = (text if text in _SINGLETONS else value_words(text) for text in (old, new))
@@ -279,7 +280,7 @@ def _tensor_failure(entry: str, match: re.Match[str]) -> GuardFailure:
     return GuardFailure(entry, cause, name, old, new, words, f"L['{name}']")
 
 
-def _compared(code: str) -> tuple[str, str]:
+def _parse_comparison(code: str) -> tuple[str, str]:
     """Source and value of a guard such as `L['k'] == 1`; ("", "") for another kind of guard."""
     if match := re.fullmatch(r"___check_(?:type|obj)_id\((.*), \d+\)(?:, type=<(?:class|enum) '(.*)'>)?", code):
         return match[1], match[2] or ""

@@ -93,7 +93,7 @@ class ColdStart:
 
 def cold_start_of(log: Log) -> ColdStart:
     """Read where the time went from a log."""
-    events = [event for event in map(_decoded, log.of("chromium_event")) if event is not None]
+    events = [event for event in map(_decode, log.events_of("chromium_event")) if event is not None]
     origin = min((event["ts"] for event in events), default=0.0)
     spans = tuple(_with_compilations(list(_spans(events, origin))))
     compilations = compilations_of(log)
@@ -107,7 +107,7 @@ def cold_start_of(log: Log) -> ColdStart:
         (f"{one.function} ({one.place})" for one in first if last is not None and one.compile_id == last.compile_id), ""
     )
     outer = [span for span in spans if span.depth == 0]
-    compiling = _covered((span.start, min(span.start + span.seconds, seconds)) for span in outer)
+    compiling = _covered_seconds((span.start, min(span.start + span.seconds, seconds)) for span in outer)
     return ColdStart(
         seconds=seconds,
         compiling=compiling,
@@ -123,7 +123,7 @@ def cold_start_of(log: Log) -> ColdStart:
     )
 
 
-def _decoded(event: Event) -> dict[str, Any] | None:
+def _decode(event: Event) -> dict[str, Any] | None:
     """The Chrome trace event of a log event; None if it is damaged."""
     try:
         values = msgspec.json.decode(event.payload_raw)
@@ -237,7 +237,7 @@ def _function(compile_id: str, compilations: Sequence[Compilation]) -> tuple[str
     return (found.function, found.place) if found is not None else ("outside of compilations", "")
 
 
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
+def _covered_seconds(spans: Iterable[tuple[float, float]]) -> float:
     """Seconds that at least one span covers."""
     total = end = 0.0
     for start, stop in sorted(spans):

@@ -106,7 +106,7 @@ class Compilation:
 def compilations_of(log: Log) -> tuple[Compilation, ...]:
     """The compilations of a log, in the order in which they started."""
     reader = _Reader(log)
-    for event in log.of(*_KINDS):
+    for event in log.events_of(*_KINDS):
         reader.read(event)
     return tuple(each.finish() for each in reader.started if not each.is_outer)
 
@@ -222,7 +222,7 @@ class _Reader:
         if not event.compile_id:
             return
         if event.name == "recompile_reasons":  # it is logged before the compilation starts
-            self._reasons[event.compile_id] = _listed(event.payload)
+            self._reasons[event.compile_id] = _parse_reasons(event.payload)
             return
         each = self._open.get(event.compile_id)
         is_new = each is None or event.kind == "dynamo_start"
@@ -253,9 +253,9 @@ class _Reader:
         if event.kind == "dynamo_start":
             each.stack = self._stack(fields.get("stack"))
         elif event.kind == "compilation_metrics":
-            each.metrics = _wanted(fields)
+            each.metrics = _select_metrics(fields)
         elif event.kind == "bwd_compilation_metrics":
-            each.backward = _wanted(fields)
+            each.backward = _select_metrics(fields)
         elif event.kind == "inductor_output_code":
             each.kernels += len(_KERNEL.findall(event.payload_raw))
         elif event.kind == "artifact":
@@ -307,7 +307,7 @@ def _logged_break(text: str) -> LoggedBreak:
     return LoggedBreak(place.group(1) if place else "", int(place.group(2)) if place else 0, words)
 
 
-def _listed(payload: str) -> tuple[str, ...]:
+def _parse_reasons(payload: str) -> tuple[str, ...]:
     """Recompile reasons: one text, or a JSON list of texts, latest compilation first."""
     try:
         values = msgspec.json.decode(payload)
@@ -324,7 +324,7 @@ _KEPT = frozenset(
 )  # fmt: skip
 
 
-def _wanted(fields: dict[str, Any]) -> dict[str, Any]:
+def _select_metrics(fields: dict[str, Any]) -> dict[str, Any]:
     """The metrics that are read, with one more so that metrics are never empty: torch logs whole configurations."""
     return {"logged": True} | {name: value for name, value in fields.items() if name in _KEPT and value is not None}
 

@@ -108,7 +108,7 @@ class Log:
     def __iter__(self) -> Iterator[Event]:
         return (event for place in range(len(self)) if (event := self._event(place)) is not None)
 
-    def of(self, *kinds: str) -> Iterator[Event]:
+    def events_of(self, *kinds: str) -> Iterator[Event]:
         """Events of these kinds, in order; the others are not decoded."""
         wanted = {self._index.kinds[kind] for kind in kinds if kind in self._index.kinds}
         for place, kind in enumerate(self._index.of_kind):
@@ -124,7 +124,7 @@ class Log:
     @cached_property
     def strings(self) -> dict[int, str]:
         """Interned strings by their number. They belong to this log: each rank counts its own."""
-        pairs = (event.fields for event in self.of("str"))
+        pairs = (event.fields for event in self.events_of("str"))
         return {
             number: text
             for pair in pairs
@@ -149,12 +149,12 @@ class Log:
         for head, part, start, end in zip(self.heads(), index.parts, index.starts, index.ends, strict=True):
             yield head, self.texts[part][start:end]
 
-    def only(self, compile_id: str) -> Log:
+    def select(self, compile_id: str) -> Log:
         """The events of one of torch's ids, those of the compiled-autograd run around it, and those of none."""
         wanted = {compile_id, compile_id.partition("/")[0] if compile_id.startswith("!") else compile_id, ""}
         places = sorted(place for name in wanted for place in self._places.get(name, ()))
         part = Log(self.names, self.texts, self.rank, self.problems)
-        part.__dict__ |= {"_index": self._index.only(places), "strings": self.strings}
+        part.__dict__ |= {"_index": self._index.select(places), "strings": self.strings}
         return part
 
     @cached_property
@@ -247,7 +247,7 @@ class _Index:
         self.payloads = array("Q")
         self.ends = array("Q")
 
-    def only(self, places: Sequence[int]) -> _Index:
+    def select(self, places: Sequence[int]) -> _Index:
         """The index of the events at some places."""
         index = _Index()
         index.kinds = self.kinds

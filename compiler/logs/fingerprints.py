@@ -204,7 +204,7 @@ class _Reader:
     def read(self) -> RankFacts:
         kinds = ("dynamo_start", "artifact", "compilation_metrics", *STAGE_OF)
         last = 0.0
-        for event in self.log.of(*dict.fromkeys(kinds)):
+        for event in self.log.events_of(*dict.fromkeys(kinds)):
             last = event.seconds
             self.facts.start = self.facts.start or event.seconds
             self._read(event)
@@ -227,9 +227,9 @@ class _Reader:
             self._read_runnable(event)
         elif cache := _CACHES.match(name):
             outcome = (cache[2], event.payload, event.seconds)
-            self._compiled(event).caches.setdefault(cache[1], []).append(outcome)
+            self._compilation_of(event).caches.setdefault(cache[1], []).append(outcome)
         elif kind := STAGE_OF.get(name):
-            self._compiled(event).facts.setdefault(kind, []).append(event)
+            self._compilation_of(event).facts.setdefault(kind, []).append(event)
 
     def _begin(self, event: Event) -> None:
         known = self._by_id.get(event.compile_id)
@@ -261,7 +261,7 @@ class _Reader:
         self._by_id[event.compile_id] = compiled
         return self.facts.compilations.setdefault(key, compiled)
 
-    def _compiled(self, event: Event) -> Compiled:
+    def _compilation_of(self, event: Event) -> Compiled:
         """The compilation of an event; one is added if its start was not logged (as of compiled autograd)."""
         found = self._by_id.get(event.compile_id)
         if found is None:
@@ -271,7 +271,7 @@ class _Reader:
         return found
 
     def _end(self, event: Event) -> None:
-        compiled = self._compiled(event)
+        compiled = self._compilation_of(event)
         metrics = {key: event.fields.get(key) for key in ("fail_type", "fail_reason", "fail_user_frame_filename",
                    "fail_user_frame_lineno", "restart_reasons", "param_bytes", "guard_count")}  # fmt: skip
         compiled.last, compiled.metrics = event.seconds, metrics
@@ -287,7 +287,7 @@ class _Reader:
         head = event.payload.partition("\nisolate_fails_code_str")[0]
         self.facts.environment = (self.facts.environment or {}) | dict(_environment(head))
         changed = "\n".join(line for line in head.splitlines() if _SETTING.match(line))
-        self._compiled(event).configs.setdefault(CHANGED, self._texts.setdefault(changed, changed))
+        self._compilation_of(event).configs.setdefault(CHANGED, self._texts.setdefault(changed, changed))
 
     def _read_version(self, event: Event) -> None:
         try:
@@ -391,16 +391,16 @@ def _graph_lines(text: str) -> Iterator[Line]:
             continue
         if stripped.startswith("def forward(self, "):
             inputs = sorted(f"{name}: {of}" for name, of in _TYPED.findall(stripped))
-            yield from (Line(_renamed(each, names, symbols), each) for each in inputs)
+            yield from (Line(_rename_values(each, names, symbols), each) for each in inputs)
             continue
         if _ALIAS.match(stripped):
             continue
         if defined := _DEFINED.match(line):
             names.setdefault(defined[1], f"value{len(names)}")
-        yield Line(_renamed(stripped.partition(";")[0], names, symbols), stripped.partition(";  ")[0], place)
+        yield Line(_rename_values(stripped.partition(";")[0], names, symbols), stripped.partition(";  ")[0], place)
 
 
-def _renamed(text: str, names: Mapping[str, str], symbols: dict[str, str]) -> str:
+def _rename_values(text: str, names: Mapping[str, str], symbols: dict[str, str]) -> str:
     text = _NAME.sub(lambda word: names.get(word[0], word[0]), text)
     text = _SYMBOL.sub(lambda word: symbols.setdefault(word[0], f"{word[1]}_{len(symbols)}"), text)
     return canonical(text).partition("  #")[0]

@@ -53,13 +53,13 @@ class Follower:
 
     def _take(self, path: Path, event: Event, strings: dict[int, str]) -> None:
         if event.kind == "dynamo_start":
-            if (started := self._started(event, strings)) is not None:
+            if (started := self._read_start(event, strings)) is not None:
                 self._running[path, event.compile_id] = started
         else:
             self._running.pop((path, event.compile_id), None)
             self.ended += 1
 
-    def _started(self, event: Event, strings: dict[int, str]) -> Running | None:
+    def _read_start(self, event: Event, strings: dict[int, str]) -> Running | None:
         stack = event.fields.get("stack") if isinstance(event.fields, dict) else None
         frames = [frame for frame in stack if isinstance(frame, dict)] if isinstance(stack, list) else []
         if not frames:
@@ -89,7 +89,7 @@ class _Growing:
             return
         end = text.rfind(b"\n") + 1 or (len(text) if len(text) == _MOST_READ else 0)
         self._at += end
-        for event in Log((self.path.name,), (text[:end],)).of(*_KINDS):
+        for event in Log((self.path.name,), (text[:end],)).events_of(*_KINDS):
             if event.kind != "str":
                 yield event
             elif isinstance(event.fields, list) and len(event.fields) == 2:

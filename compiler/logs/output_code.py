@@ -90,7 +90,7 @@ def kernels_of_code(
         code, artifact_id=identity, title=title, graph=graph, definitions=definitions,
         fused=_logged_nodes(printed, found), fused_id=fused_id,
     )  # fmt: skip
-    linked = {entity.id: entity for entity in (_linked(each, found, fused_id) for each in artifact.entities)}
+    linked = {entity.id: entity for entity in (_link_to_nodes(each, found, fused_id) for each in artifact.entities)}
     own = tuple(
         replace(kernel, half=half, nodes=linked[kernel.id].origins) if kernel.id in linked else kernel
         for kernel in kernels
@@ -98,7 +98,7 @@ def kernels_of_code(
     return replace(artifact, half=half, entities=tuple(linked.values())), own
 
 
-def _linked(entity: Entity, found: Attribution, post_grad: str) -> Entity:
+def _link_to_nodes(entity: Entity, found: Attribution, post_grad: str) -> Entity:
     """A kernel or call with the nodes that it computes; those of a call are by its line."""
     if entity.kind == "kernel":
         nodes, inferred = found.nodes.get(entity.label, ()), entity.label in found.inferred_kernels
@@ -292,11 +292,11 @@ class _Inference:
         for place, statement in enumerate(self.statements):
             if statement.extern == "return":
                 output = next((node for node in self.printed.nodes if node.op == "output" and not node.body), None)
-                self._want(statement.arguments, self._returned() if output else ())
+                self._want(statement.arguments, self._returned_names() if output else ())
             elif name := self.externs.get(place):
                 self._want(statement.reads, self.nodes[name].inputs)
 
-    def _returned(self) -> tuple[str, ...]:
+    def _returned_names(self) -> tuple[str, ...]:
         row = next((line for line in reversed(self.printed.text.split("\n")) if line.startswith("    return ")), "")
         return tuple(part.strip(" ()") for part in row.removeprefix("    return ").split(","))
 
@@ -326,7 +326,7 @@ class _Inference:
                 for buffer in statement.writes[:1] or statement.reads[:1]:
                     self.holds[buffer] = self.writers[buffer] = name
             elif statement.kernel:
-                nodes = self._computed(statement, made) or self._by_name(statement, made)
+                nodes = self._find_computed_nodes(statement, made) or self._by_name(statement, made)
                 self.by_line[statement.line] = tuple(nodes) or self._read_next(place)
             elif statement.extern != "return":
                 self.by_line[statement.line] = self._read_next(place)
@@ -347,7 +347,7 @@ class _Inference:
                 return (self.externs[later],)
         return wanted
 
-    def _computed(self, statement: _Statement, made: Counter[str]) -> list[str]:
+    def _find_computed_nodes(self, statement: _Statement, made: Counter[str]) -> list[str]:
         """The nodes between the buffers that a kernel reads and those that it writes."""
         read = [buffer for buffer in statement.reads if buffer not in statement.writes or buffer in self.holds]
         available = {self.holds[buffer] for buffer in read if buffer in self.holds}
@@ -359,9 +359,9 @@ class _Inference:
                 targets[buffer] = wanted
         open_nodes = [name for name in reachable if not made[name] and not _is_view(self.nodes[name])]
         for buffer in statement.writes:
-            if buffer not in targets and (name := self._likely(open_nodes, targets, reachable, statement.kernel)):
+            if buffer not in targets and (name := self._guess_target(open_nodes, targets, reachable, statement.kernel)):
                 targets[buffer] = name
-        found = self._between(available, targets.values())
+        found = self._nodes_between(available, targets.values())
         made.update(found)
         for buffer, name in targets.items():
             self.holds[buffer] = name
@@ -381,7 +381,7 @@ class _Inference:
         node = self.nodes.get(name)
         return node is None or (node.kind == "placeholder" and not type_attrs(node.type)) or node.op == "get_attr"
 
-    def _likely(
+    def _guess_target(
         self, open_nodes: Sequence[str], targets: Mapping[str, str], reachable: Mapping[str, None], kernel: str
     ) -> str:
         """The first node not yet computed whose value is needed outside of what can be computed now."""
@@ -401,7 +401,7 @@ class _Inference:
                     self._known_users.setdefault(name, []).append(node.name)
         return self._known_users
 
-    def _between(self, available: set[str], targets: Iterable[str]) -> set[str]:
+    def _nodes_between(self, available: set[str], targets: Iterable[str]) -> set[str]:
         todo, seen = list(targets), set()
         while todo:
             name = todo.pop()

@@ -170,7 +170,7 @@ def read_profile(path: str | Path) -> Trace:
     decoded, whole = _decode(data, str(path))
     cut = f"the profile is cut off: the last {len(data) - len(whole) + 2:,} bytes are not read"
     problems = (cut,) if len(whole) != len(data) else ()
-    events = [event for event in map(_timed, decoded.traceEvents) if event is not None]
+    events = [event for event in map(_read_timed_event, decoded.traceEvents) if event is not None]
     if not events:
         raise ProfileError(f"{path}: this profile has no events with a duration")
     rank = decoded.distributedInfo.rank if decoded.distributedInfo else None
@@ -206,7 +206,7 @@ def _decode(data: bytes, path: str) -> tuple[_File, bytes]:
     if not bare and _EVENTS.search(data) is None:
         raise ProfileError(f'{path}: this is no profile of torch.profiler: it has no "traceEvents"')
     try:
-        return _decoded(data, bare), data
+        return _parse_json(data, bare), data
     except _UNREADABLE as error:
         reason = str(error)
     end = len(data)
@@ -214,11 +214,11 @@ def _decode(data: bytes, path: str) -> tuple[_File, bytes]:
         end = data.rfind(_END_OF_EVENT, 0, end)
         whole = data[: end + 1] + (b"]" if bare else b"]}")
         with suppress(*_UNREADABLE):
-            return _decoded(whole, bare), whole
+            return _parse_json(whole, bare), whole
     raise ProfileError(f"{path}: this profile is damaged: {reason}")
 
 
-def _decoded(data: bytes, bare: bool) -> _File:
+def _parse_json(data: bytes, bare: bool) -> _File:
     return _File(msgspec.json.decode(data, type=list[_Event])) if bare else msgspec.json.decode(data, type=_File)
 
 
@@ -235,7 +235,7 @@ class _Timed:
     parent: int = -1
 
 
-def _timed(event: _Event) -> _Timed | None:
+def _read_timed_event(event: _Event) -> _Timed | None:
     if event.ph != "X":
         return None
     begin, duration = _number(event.ts), _number(event.dur)

@@ -237,12 +237,14 @@ class _Pair:
                 yield from found
             else:
                 missing.append((key, self.a, self.b) if key in a else (key, self.b, self.a))
-        yield from self._missing(missing, ended is not None or resumed)
+        yield from self._missing_compilations(missing, ended is not None or resumed)
         if not missing and not in_order(a, b):
             words = "the ranks compile the same functions in another order"
             yield self._difference("order", words, next(iter(b.values())))
 
-    def _missing(self, missing: Sequence[tuple[Key, RankFacts, RankFacts]], explained: bool) -> Iterator[Difference]:
+    def _missing_compilations(
+        self, missing: Sequence[tuple[Key, RankFacts, RankFacts]], explained: bool
+    ) -> Iterator[Difference]:
         """Compilations that only one of the ranks made."""
         left = list(missing)
         for key, has, lacks in missing:
@@ -252,18 +254,18 @@ class _Pair:
             moved = next((each for each in left if _is_same_code(each, key, has)), None)
             if moved is not None:
                 if has is self.a:
-                    yield self._moved(compiled, moved[1].compilations[moved[0]])
+                    yield self._moved_function(compiled, moved[1].compilations[moved[0]])
                 continue
-            yield self._alone(compiled, has, lacks)
+            yield self._unmatched_compilation(compiled, has, lacks)
 
-    def _moved(self, a: Compiled, b: Compiled) -> Difference:
+    def _moved_function(self, a: Compiled, b: Compiled) -> Difference:
         words = (
             f"`{a.key.function}` is at line {a.key.line} of {_name(a.key.file)} on {self.names[0]}, "
             f"and at line {b.key.line} of {_name(b.key.file)} on {self.names[1]}: not the same source"
         )
         return self._difference("source", words, b)
 
-    def _alone(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> Difference:
+    def _unmatched_compilation(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> Difference:
         who, other = self._name(has), self._name(lacks)
         reasons = [
             line for event in compiled.facts.get("recompilation", ()) for line in lines_of(event, "recompilation")
@@ -311,7 +313,7 @@ class _Pair:
     def _compilation(self, a: Compiled, b: Compiled, absent: set[int]) -> Iterator[Difference]:
         failed = self._failure(a, b)
         self._own_numbers = False
-        changed = {kind: lines for kind in KINDS if (lines := self._changed(kind, a, b)) is not None}
+        changed = {kind: lines for kind in KINDS if (lines := self._compare_facts(kind, a, b)) is not None}
         if self._own_numbers:  # the graphs differ by the ranks' own numbers, and what is made of them, too
             changed = {kind: lines for kind, lines in changed.items() if kind in ("graph", "graph break", "guards")}
         cache = self._cache(a, b)
@@ -341,7 +343,7 @@ class _Pair:
         words = f"compiling `{failed.key.function}` ({failed.id}) failed on {who}: {reason}; it succeeded on {other}"
         return self._difference("failure", words, failed, place)
 
-    def _changed(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
+    def _compare_facts(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
         """The lines of both sides if a fact differs; None if it is equal, or differs by own rank numbers alone."""
         one, other = a.facts.get(kind, []), b.facts.get(kind, [])
         if [event.payload_raw for event in one] == [event.payload_raw for event in other]:

@@ -96,7 +96,7 @@ class _Compiled:
         name = self.id
         return name.partition("/")[2] or name if name.startswith("!") else name
 
-    def of(self, *kinds: str) -> Iterator[Event]:
+    def events_of(self, *kinds: str) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds or event.name in kinds)
 
     def last(self, kind: str) -> Event | None:
@@ -125,7 +125,7 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
     early: dict[str, list[Event]] = {}
     counts: dict[str, int] = {}
     kinds = (KNOWN_KINDS | set(_FAILURES)) - {"str", "describe_storage", "describe_tensor"}
-    for event in log.of(*kinds):
+    for event in log.events_of(*kinds):
         name = event.compile_id
         if not name and event.kind in _OF_PROCESS and event.name not in _FAILURES:
             continue
@@ -146,7 +146,7 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
 
 
 def _environment(log: Log) -> Environment:
-    version = next((event for event in log.of("artifact") if event.name == "torch_version"), None)
+    version = next((event for event in log.events_of("artifact") if event.name == "torch_version"), None)
     values = _json(version.payload) if version else {}
     return Environment(torch=str(values.get("pytorch_version", "")))
 
@@ -222,7 +222,7 @@ class _Reader:
         if not made & {"captured", "exported"}:
             words = "no compilation in this log has a graph: frames were skipped, failed, or the log ends before"
             self.builder.problem(Problem("captured", words, "the breaks and the index of the job say why"))
-        if missing := self.book.missing():
+        if missing := self.book.missing_files():
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             words = (
                 f"a log has no source files, and these are not here or have changed: {shown}; logged lines are shown"
@@ -240,7 +240,7 @@ class _Reader:
         place = f"{function.file}:{function.line}:{function.function}"
         frame_id = each.graph.partition("#")[0]
         number = frame_id.rpartition("/")[2]
-        has_graph = any(True for _ in each.of("dynamo_output_graph", "compiled_autograd_graph"))
+        has_graph = any(True for _ in each.events_of("dynamo_output_graph", "compiled_autograd_graph"))
         if function.file and function.line:
             self.book.line(function.file, function.line)
         return Frame(
@@ -276,14 +276,18 @@ class _Reader:
     def _call_site(self, each: _Compiled) -> tuple[str, ...]:
         """Ids of the user's lines that led to the compiled function, outermost first."""
         stack = frames_of(self.log, each.starts[-1].fields.get("stack")) if each.starts else []
-        return tuple(self.book.logged(span.file, span.line, span.code) for span in stack[:-1] if not span.installed)
+        return tuple(
+            self.book.add_logged_line(span.file, span.line, span.code) for span in stack[:-1] if not span.installed
+        )
 
     def _graphs(self, each: _Compiled, call_site: tuple[str, ...]) -> None:
         """Add the graphs and kernels of a compilation. Of several attempts the last one counts."""
         half: GraphHalf = ""
         code_half: GraphHalf = ""
         graph = each.graph
-        for event in each.of(*_GRAPHS, "inductor_output_code", "optimize_ddp_split_child", "compiled_autograd_graph"):
+        for event in each.events_of(
+            *_GRAPHS, "inductor_output_code", "optimize_ddp_split_child", "compiled_autograd_graph"
+        ):
             graph = self._part(each, event, graph)
             if event.kind == "inductor_output_code":
                 self._kernels(each, event, graph, half_of(event.payload) or code_half or "inference")
@@ -328,7 +332,7 @@ class _Reader:
         """
         if event.kind == "optimize_ddp_split_child" and isinstance(event.fields, dict):
             return f"{each.graph} {event.fields.get('name', '')}".strip()
-        names = [child.fields.get("name", "") for child in each.of("optimize_ddp_split_child")
+        names = [child.fields.get("name", "") for child in each.events_of("optimize_ddp_split_child")
                  if isinstance(child.fields, dict)]  # fmt: skip
         parts = [f"{each.graph} {name}" for name in names]
         if not parts or event.kind in ("dynamo_output_graph", "compiled_autograd_graph"):
@@ -442,14 +446,14 @@ class _Reader:
 
     def _capture(self, each: _Compiled, frame: Frame) -> None:
         builder = self.builder
-        symbols = symbols_of(frame.id, each.of(*_SYMBOLS), self.log, self.book)
+        symbols = symbols_of(frame.id, each.events_of(*_SYMBOLS), self.log, self.book)
         builder.symbols.extend(symbols)
         guards: tuple[Any, ...] = ()
         if (event := each.last("dynamo_cpp_guards_str")) is not None:
             guards = guards_of_text(frame.id, self._payload(event), self.book, symbols)
             builder.guards.extend(guards)
         seen: set[str] = set()
-        for event in each.of("dynamo_graph_break_reason"):
+        for event in each.events_of("dynamo_graph_break_reason"):
             text = self._payload(event)
             if text not in seen and (found := breaks_of(frame.id, text, len(seen), self.book)) is not None:
                 seen.add(text)
@@ -466,7 +470,7 @@ class _Reader:
             where = f"{frame.function} ({frame.file}:{frame.line})"
             self.builder.problem(Problem("captured", f"{where} was not compiled: {frame.reason}", graph=frame.id))
         told = {"dynamo_error"} if frame is not None and frame.outcome == "failed" else set()
-        for event in each.of(*(_FAILURES.keys() - told)):
+        for event in each.events_of(*(_FAILURES.keys() - told)):
             words = _FAILURES[event.name or event.kind]
             text = event.payload.strip() or str(event.fields if isinstance(event.fields, dict) else "")
             last = _error_line(text)
@@ -475,7 +479,7 @@ class _Reader:
 
     def _caches(self, each: _Compiled) -> None:
         """Outcomes of caches as decisions, with the parts of the key."""
-        for event in each.of("artifact"):
+        for event in each.events_of("artifact"):
             if not (match := _CACHES.fullmatch(event.name)):
                 continue
             values = _json(event.payload)
@@ -494,7 +498,7 @@ class _Reader:
         """Times of phases from the events that torch logs for Chromium's trace viewer."""
         open_events: list[tuple[str, float]] = []
         totals: dict[tuple[str, str], tuple[float, int]] = {}
-        for event in each.of("chromium_event"):
+        for event in each.events_of("chromium_event"):
             values = _json(event.payload)
             name, time, phase = str(values.get("name", "")), values.get("ts"), values.get("ph")
             if not isinstance(time, int | float):
@@ -531,7 +535,7 @@ def _error_line(text: str) -> str:
 def _logged_pre_grad(each: _Compiled) -> dict[str, list[str]]:
     """Nodes of the pre-grad graph by node of the post-grad graph, if torch tracked provenance."""
     found: dict[str, list[str]] = {}
-    for event in each.of("inductor_provenance_tracking_node_mappings"):
+    for event in each.events_of("inductor_provenance_tracking_node_mappings"):
         mapping = _json(event.payload).get("preToPost")
         for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
             for node in nodes if isinstance(nodes, list) else ():
@@ -542,7 +546,7 @@ def _logged_pre_grad(each: _Compiled) -> dict[str, list[str]]:
 def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
     """Post-grad nodes by call of a kernel ("triton_poi_fused_add_0:3"), if torch tracked provenance."""
     found: dict[str, list[str]] = {}
-    for event in each.of("inductor_provenance_tracking_node_mappings"):
+    for event in each.events_of("inductor_provenance_tracking_node_mappings"):
         mapping = _json(event.payload).get("cppCodeToPost")
         for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
             if isinstance(nodes, list):
@@ -568,7 +572,7 @@ class _Entities:
             origins = self.call_site
         if node.place is not None and node.kind == "call":
             place = node.place
-            line = self.book.logged(place.file, place.line, place.code)
+            line = self.book.add_logged_line(place.file, place.line, place.code)
             attrs |= {"file": self.book.name(place.file), "line": place.line, "code": place.code}
             if not self.parent:
                 origins = tuple(dict.fromkeys((*self.call_site, line)))

@@ -17,7 +17,7 @@ import torch
 
 from compiler.calls.state import State, roots_of
 from compiler.torch_api import apart
-from compiler.torch_api.module_calls import pause_watching, redirected
+from compiler.torch_api.module_calls import pause_watching, redirect_calls
 from compiler.xray.bench import Bench, repeatable
 from compiler.xray.call_edits import UsersCall
 from compiler.xray.causes import CauseSearch
@@ -86,10 +86,10 @@ class UserCallTrial:
             counter = stack.enter_context(apart.forget_compilations())
             restore()
             bench = Bench(search.call, restore, search.limit)
-            compiled = bench.compiled(dynamic=search.record.options.dynamic)
+            compiled = bench.compile_function(dynamic=search.record.options.dynamic)
 
             def make() -> Any:
-                with bench.in_its_modes(), redirected(self.model, compiled):
+                with bench.in_its_modes(), redirect_calls(self.model, compiled):
                     return self.function(*self.args, **self.kwargs, **more)
 
             outcome = run_and_hear([make], roots_of(self.model, self.args, self.kwargs))

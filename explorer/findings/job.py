@@ -137,11 +137,11 @@ def _row(rank: int | None, one: Compilation, group: int) -> Row:
     phases = tuple(_seconds(one.seconds.get(name, 0.0)) for name in PHASES)
     cells: tuple[Words, ...] = (
         _link(rank, one), clip(one.function, _NAME), one.place, _outcome(one), _seconds(one.total),
-        clip(_why(one), _REASON), str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}",
+        clip(_reason(one), _REASON), str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}",
         f"{one.kernels:,}" if one.kernels else "", _caches(one), *phases,
     )  # fmt: skip
     keys = (-one.first, one.attempts, one.nodes or 0, one.kernels)
-    return Row(cells, title=f"{one.file}:{one.line}  {_why(one)}", keys=tuple(map(float, keys)), group=group)
+    return Row(cells, title=f"{one.file}:{one.line}  {_reason(one)}", keys=tuple(map(float, keys)), group=group)
 
 
 def _link(rank: int | None, one: Compilation) -> Link:
@@ -166,7 +166,7 @@ def _caches(one: Compilation) -> str:
     return ", ".join(f"{names.get(name, name)} {clip(outcome, 24)}" for name, outcome in sorted(one.cache.items()))
 
 
-def _why(one: Compilation) -> str:
+def _reason(one: Compilation) -> str:
     """Why it was compiled again, why its graph ends, or why there is none."""
     again = one.recompile_reasons[0].partition(": ")[2] or one.recompile_reasons[0] if one.recompile_reasons else ""
     return one_line("; ".join(part for part in (again and f"again: {again}", one.reason) if part))
@@ -177,7 +177,8 @@ def _text_table(costly: Sequence[Found]) -> Section:
     rows = tuple(
         Row((
             opened_name(rank, one.id), clip(one.function, _NAME), one.place, LABELS[one.status], _seconds(one.total),
-            str(one.attempts), "" if one.nodes is None else str(one.nodes), str(one.kernels or ""), clip(_why(one), 60),
+            str(one.attempts), "" if one.nodes is None else str(one.nodes), str(one.kernels or ""),
+            clip(_reason(one), 60),
         ))
         for rank, one in costly[:TEXT_ROWS]
     )  # fmt: skip
@@ -255,7 +256,7 @@ def _fold(branch: _Branch, *, is_open: bool) -> Fold:
 
 def _item(rank: int | None, one: Compilation) -> Words:
     facts = [seconds_text(one.total), *([] if one.nodes is None else [pluralize(one.nodes, "operation")]), _caches(one)]
-    words = "  ".join(part for part in (", ".join(filter(None, facts)), clip(_why(one), _REASON)) if part)
+    words = "  ".join(part for part in (", ".join(filter(None, facts)), clip(_reason(one), _REASON)) if part)
     return (_link(rank, one), " ", _outcome(one), f"  {words}")
 
 

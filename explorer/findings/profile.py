@@ -144,7 +144,7 @@ def join(trace: Trace, record: Record) -> Joined:
         half = run.half if (run.graph, run.half) in codes or run.half == "backward" else "forward"
         found = codes.get((run.graph, half), ())
         code = max(found, key=lambda code: code.matches(launches), default=None)
-        for name, calls, launch in _named(launches, code):
+        for name, calls, launch in _match_launches(launches, code):
             key = (run.graph, half, name, calls)
             groups.setdefault(key, _Uses("cuda" if launch.kind == "kernel" else "cpu")).add(number, launch)
     lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
@@ -209,7 +209,7 @@ def _by_run(trace: Trace) -> dict[int, list[Launch]]:
     return found
 
 
-def _named(launches: Sequence[Launch], code: _Code | None) -> Iterator[tuple[str, tuple[str, ...], Launch]]:
+def _match_launches(launches: Sequence[Launch], code: _Code | None) -> Iterator[tuple[str, tuple[str, ...], Launch]]:
     """Each launch of one run with the name and the calls of the generated code that it belongs to."""
     seen: Counter[str] = Counter()
     operators = sum(launch.kind == "operator" for launch in launches)
