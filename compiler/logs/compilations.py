@@ -117,6 +117,7 @@ class _Open:
 
     id: str
     compile_id: str
+    autograd: str
     first: float
     last: float = 0.0
     attempts: int = 1
@@ -157,7 +158,7 @@ class _Open:
             recompile_reasons=self.reasons or _texts(metrics.get("recompile_reason")),
             first=self.first,
             last=max(self.first, self.last),
-            autograd=self.compile_id[1:].partition("/")[0] if self.compile_id.startswith("!") else "",
+            autograd=self.autograd,
         )
 
     def _function(self) -> Span:
@@ -180,7 +181,7 @@ class _Open:
             if gave_up or self.metrics.get("config_suppress_errors") is True:
                 return "skipped", why
             return "failed", f"{kind}: {why}" if kind and kind != "Unsupported" else why
-        if not self.metrics and not (self.compile_id.startswith("!") and self.has_graph):
+        if not self.metrics and not (self.autograd and self.has_graph):
             return "unfinished", "the log ends during this compilation"
         if self.breaks:
             return "broken", self.breaks[0].reason
@@ -234,18 +235,16 @@ class _Reader:
         self._add(each, event)
 
     def _begin(self, event: Event) -> _Open:
-        name = event.compile_id
+        name, parts = event.compile_id, event.id_parts
         self._counts[name] = count = self._counts.get(name, 0) + 1
-        each = _Open(name if count == 1 else f"{name}#{count}", name, event.seconds)
+        each = _Open(name if count == 1 else f"{name}#{count}", name, parts.autograd, event.seconds)
         each.reasons = self._reasons.pop(name, ())
-        frame = name.rpartition("/")[0]
-        each.earlier = self._frames.get(frame)
-        self._frames[frame] = each if event.kind == "dynamo_start" else each.earlier or each
+        each.earlier = self._frames.get(parts.frame_id)
+        self._frames[parts.frame_id] = each if event.kind == "dynamo_start" else each.earlier or each
         self._open[name] = each
         self.started.append(each)
-        outer = name.partition("/")[0]
-        if name.startswith("!") and "/" in name and outer in self._open:
-            self._open[outer].is_outer = True
+        if parts.frame and parts.run in self._open:
+            self._open[parts.run].is_outer = True
         return each
 
     def _add(self, each: _Open, event: Event) -> None:

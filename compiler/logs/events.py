@@ -52,18 +52,49 @@ class LogProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One event. `kind` is torch's name of it ("dynamo_output_graph"); of an artifact, `name` is the artifact's.
+class CompileId:
+    """Torch's id of a compilation (`torch._guards.CompileId`): "0/1", "!0" or "!0/0/1" as text, "" for none.
 
-    `compile_id` is torch's own ("0/1", "[!0/0/1]" without brackets for compiled autograd: "!0/0/1", "" outside of a
-    compilation), `attempt` the number of the analysis in this compilation, from 0. `fields` is the value that the kind
-    names, `all_fields` the whole object. `seconds` is the time of day (the log has no year); `where` the line of torch
-    that wrote the event.
+    `frame` is the number of the frame, and `number` counts the frame's compilations from 0. `autograd` is the number of
+    the compiled-autograd run that the compilation is part of. Without a frame, the id is that of the run itself.
+    """
+
+    autograd: str = ""
+    frame: str = ""
+    number: str = ""
+
+    @property
+    def run(self) -> str:
+        """Id of the compiled-autograd run; "" outside of one."""
+        return f"!{self.autograd}" if self.autograd else ""
+
+    @property
+    def in_run(self) -> str:
+        """The id without the compiled-autograd run: "0/1"; "" for the run itself."""
+        return f"{self.frame}/{self.number}" if self.frame else ""
+
+    @property
+    def frame_id(self) -> str:
+        """Id of the frame, with the run that it is part of: "0", "!0/0"."""
+        return "/".join(filter(None, (self.run, self.frame))) if self.frame else ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.run, self.in_run)))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `kind` is torch's name for it ("dynamo_output_graph"); for an artifact, `name` is the artifact's.
+
+    `compile_id` is the text of `id_parts`, and `attempt` is the number of the analysis in this compilation, from 0.
+    `fields` is the value that the kind names, `all_fields` the whole object. `seconds` is the time of day (the log has
+    no year), and `where` the line of torch that wrote the event.
     """
 
     kind: str
     name: str
     compile_id: str
+    id_parts: CompileId
     attempt: int
     fields: Any
     all_fields: dict[str, Any]
@@ -149,9 +180,9 @@ class Log:
         for head, part, start, end in zip(self.heads(), index.parts, index.starts, index.ends, strict=True):
             yield head, self.texts[part][start:end]
 
-    def select(self, compile_id: str) -> Log:
-        """The events of one of torch's ids, those of the compiled-autograd run around it, and those of none."""
-        wanted = {compile_id, compile_id.partition("/")[0] if compile_id.startswith("!") else compile_id, ""}
+    def select(self, compile_id: str, autograd: str = "") -> Log:
+        """The events of one of torch's ids, of the compiled-autograd run around it, and of no compilation."""
+        wanted = {compile_id, CompileId(autograd).run, ""}
         places = sorted(place for name in wanted for place in self._places.get(name, ()))
         part = Log(self.names, self.texts, self.rank, self.problems)
         part.__dict__ |= {"_index": self._index.select(places), "strings": self.strings}
@@ -159,12 +190,12 @@ class Log:
 
     @cached_property
     def _places(self) -> dict[str, array[int]]:
-        """Where the events of each of torch's ids are; chromium events and strings without an id are left out."""
+        """Positions of the events of each of torch's ids; chromium events and strings without an id are left out."""
         found: dict[str, array[int]] = {}
         for place, head in enumerate(self.heads()):
             frame, outer = _FRAME.search(head), _AUTOGRAD.search(head)
-            in_frame = f"{int(frame[1])}/{int(frame[2])}" if frame is not None else ""
-            name = f"!{int(outer[1])}" + (f"/{in_frame}" if in_frame else "") if outer is not None else in_frame
+            numbers = (str(int(frame[1])), str(int(frame[2]))) if frame is not None else ()
+            name = str(CompileId(str(int(outer[1])) if outer is not None else "", *numbers))
             if name or not _HELPER.search(head):
                 found.setdefault(name, array("Q")).append(place)
         return found
@@ -197,10 +228,12 @@ class Log:
         _, _, hours, minutes, seconds, fraction, thread, where, line = head.groups()
         kind = next((key for key in values if key not in _BESIDES), "")
         fields = values.get(kind)
+        id_parts = _compile_id(values)
         return Event(
             kind=kind,
             name=str(fields.get("name", "")) if kind == "artifact" and isinstance(fields, dict) else "",
-            compile_id=compile_id(values),
+            compile_id=str(id_parts),
+            id_parts=id_parts,
             attempt=number if isinstance(number := values.get("attempt"), int) else 0,
             fields=fields,
             all_fields=values,
@@ -212,11 +245,11 @@ class Log:
         )
 
 
-def compile_id(values: dict[str, Any]) -> str:
-    """Torch's name of the compilation that an event belongs to (`torch._guards.CompileId`); "" for none."""
+def _compile_id(values: dict[str, Any]) -> CompileId:
+    """The id of the compilation that an event belongs to."""
     autograd, frame, number = (values.get(key) for key in ("compiled_autograd_id", "frame_id", "frame_compile_id"))
-    in_frame = f"{frame}/{number}" if frame is not None else ""
-    return in_frame if autograd is None else f"!{autograd}" + (f"/{in_frame}" if in_frame else "")
+    outer = "" if autograd is None else str(autograd)
+    return CompileId(outer) if frame is None else CompileId(outer, str(frame), str(number))
 
 
 def _next_head(text: Text, place: int) -> re.Match[bytes] | None:

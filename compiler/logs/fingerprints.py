@@ -245,15 +245,15 @@ class _Reader:
 
     def _add(self, event: Event, stack: tuple[Place, ...], known: Compiled | None = None) -> Compiled:
         """Add the compilation of an event; `known` holds what was logged of it before its start."""
-        frame_id, _, number = event.compile_id.rpartition("/")
-        frame_id = f"{frame_id}#{self._resets[event.compile_id]}"
-        name = "compiled autograd" if event.compile_id.startswith("!") else event.compile_id or "no compilation"
+        parts = event.id_parts
+        frame_id = f"{parts.frame_id}#{self._resets[event.compile_id]}"
+        name = "compiled autograd" if parts.autograd else event.compile_id or "no compilation"
         code = self._code.setdefault(frame_id, stack[-1]) if stack else self._code.get(frame_id, Place(function=name))
-        autograd = "backward graph of " if event.compile_id.startswith("!") and stack else ""
+        autograd = "backward graph of " if parts.autograd and stack else ""
         named = (f"{autograd}{code.function}", code.file, code.line)
         frames = self._frames.setdefault(named, {})
         frame = frames.setdefault(frame_id, len(frames))
-        key = Key(*named, frame, int(number) if number.isdecimal() else 0)
+        key = Key(*named, frame, int(parts.number) if parts.number.isdecimal() else 0)
         compiled = Compiled(key, event.compile_id, event.seconds, event.seconds, stack)
         if known is not None:
             self.facts.compilations.pop(known.key, None)

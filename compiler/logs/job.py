@@ -43,7 +43,7 @@ class Rank:
         one = next((each for each in self.compilations if each.id == ids), None)
         if one is None:
             return record_of(self.log, (ids,) if isinstance(ids, str) else ids)
-        return record_of(self.log.select(one.compile_id), (one.id,))
+        return record_of(self.log.select(one.compile_id, one.autograd), (one.id,))
 
     def __repr__(self) -> str:
         return f"<Rank {self.number}: {', '.join(self.log.names)}, {pluralize(len(self.log), 'event')}>"

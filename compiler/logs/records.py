@@ -18,7 +18,7 @@ from compiler.logs.capture import (
     symbols_of,
     with_followers,
 )
-from compiler.logs.events import Event, Log, LogProblem
+from compiler.logs.events import CompileId, Event, Log, LogProblem
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
 from compiler.logs.links import Origins, origins_by_name, origins_by_trace
 from compiler.logs.output_code import half_of, kernels_of_code
@@ -83,18 +83,16 @@ Attrs = dict[str, Any]
 
 @dataclass
 class _Compiled:
-    """The events of one compilation. `id` is unique in the log ("0/1", or "0/1#2" after a reset)."""
+    """The events of one compilation. `id` is unique in the log ("0/1", or "0/1#2" after a reset).
+
+    `graph` names its frame and compilation; those of compiled autograd are numbered with the others.
+    """
 
     id: str
-    compile_id: str
+    graph: str
+    parts: CompileId
     starts: list[Event] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-
-    @property
-    def graph(self) -> str:
-        """Frame and compilation; those of compiled autograd are numbered with the others."""
-        name = self.id
-        return name.partition("/")[2] or name if name.startswith("!") else name
 
     def events_of(self, *kinds: str) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds or event.name in kinds)
@@ -135,7 +133,8 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
         each = now.get(name)
         if each is None or (event.kind == "dynamo_start" and each.starts):
             counts[name] = count = counts.get(name, 0) + 1
-            each = _Compiled(name if count == 1 else f"{name}#{count}", name)
+            suffix, parts = "" if count == 1 else f"#{count}", event.id_parts
+            each = _Compiled(f"{name}{suffix}", f"{parts.in_run or name}{suffix}", parts)
             each.events.extend(early.pop(name, ()))
             now[name] = found[each.id] = each
         if event.kind == "dynamo_start":
@@ -184,16 +183,18 @@ class _Reader:
         self.returned: dict[str, list[int]] = {}
         self.pre_grad: dict[str, list[str]] = {}
         self.instance: dict[str, str] = {}
+        self.frame_numbers: dict[str, str] = {}
         self.codes: dict[str, int] = {}
         self.target = ""
 
     def read(self, each: _Compiled) -> None:
         frame = self._frame(each)
+        self.frame_numbers[frame.id] = each.parts.frame
         if "recompile limit" in frame.reason or "cache_size_limit" in frame.reason:
             frame = self._at_limit(frame)
         if each.starts or each.last("compilation_metrics"):
             self.builder.frames[frame.id] = frame
-        self.instance[each.compile_id] = frame.id
+        self.instance[str(each.parts)] = frame.id
         self.pre_grad = _logged_pre_grad(each)
         self._graphs(each, self._call_site(each))
         self._capture(each, frame)
@@ -238,8 +239,7 @@ class _Reader:
         failure = str(fields.get("fail_reason") or "").strip().partition("\n")[0]
         kind = str(fields.get("fail_type") or "")
         place = f"{function.file}:{function.line}:{function.function}"
-        frame_id = each.graph.partition("#")[0]
-        number = frame_id.rpartition("/")[2]
+        number = each.parts.number
         has_graph = any(True for _ in each.events_of("dynamo_output_graph", "compiled_autograd_graph"))
         if function.file and function.line:
             self.book.line(function.file, function.line)
@@ -255,11 +255,8 @@ class _Reader:
 
     def _at_limit(self, frame: Frame) -> Frame:
         """A frame at the recompile limit: torch logs no function for it, but an earlier compilation has it."""
-        same = (
-            known
-            for known in self.builder.frames.values()
-            if known.id.rpartition("/")[0] == frame.id.rpartition("/")[0]
-        )
+        numbers = self.frame_numbers
+        same = (known for known in self.builder.frames.values() if numbers[known.id] == numbers[frame.id])
         known = next(same, frame)
         return replace(
             frame, function=known.function, file=known.file, line=known.line, code=known.code, outcome="skipped",

@@ -429,10 +429,9 @@ def _file_name(path: str) -> str:
 
 def _line_places(record: Record) -> dict[str, str]:
     """Source lines by id, as `model.py:12`."""
-    found = {}
-    for artifact in record.of_stage("source"):
-        name = _file_name(str(artifact.attrs.get("path") or artifact.title))
-        for entity in artifact.entities:
-            number = entity.attrs.get("line") or entity.id.rpartition(".L")[2]
-            found[entity.id] = f"{name}:{number}"
-    return found
+    return {
+        entity.id: f"{_file_name(artifact.title)}:{entity.attrs['line']}"
+        for artifact in record.of_stage("source")
+        for entity in artifact.entities
+        if "line" in entity.attrs
+    }
