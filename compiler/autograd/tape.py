@@ -259,7 +259,7 @@ def _place_of(frame: FrameType | None) -> tuple[int, int]:
 
 
 def _name_last_calls(calls: Sequence[TapeCall], places: Sequence[tuple[int, int]]) -> list[TapeCall]:
-    """Of the calls that one expression made, the last has the variable's name; autograd detaches what it saves."""
+    """Keep the variable's name only on the last call of an expression, ignoring detached values that it saves."""
     start, last = 0, {}
     for at, (call, place) in enumerate(zip(calls, places, strict=True)):
         if at == 0 or place != places[at - 1] or place == (0, 0):

@@ -46,7 +46,7 @@ def _place(node: ast.expr | ast.stmt) -> Span:
 
 
 def _find_named_values(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    """What runs when a variable is set, with its name: the value, or the whole of `x += y`."""
+    """Yield each value that is bound to a name, with the name; for `x += y`, the whole statement."""
     for node in ast.walk(tree):
         match node:
             case ast.Return(value=ast.expr() as value) | ast.Lambda(body=value):

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from compiler.logs.compilations import compilations_of
-from compiler.logs.events import Event, Log
+from compiler.logs.events import CACHE_EVENT, Event, Log
 from compiler.logs.fingerprints import canonical
 
 CACHES = {"fx_graph": "FX graph cache", "aotautograd": "AOTAutograd cache"}
-_OUTCOME = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
 _PART = re.compile(r"\[(?P<hash>\w+)\] (?P<name>[\w.\[\]]+): (?P<value>.*)", re.DOTALL)
 _KINDS = (
     ("source", re.compile(r"gm$|example_inputs|fx_kwargs|user_defined")),
@@ -61,7 +60,7 @@ class KeyChange:
 class CacheChange:
     """A look-up of the second run that missed, and the parts of its key that differ from the first run's.
 
-    `changes` is empty if the keys are equal: then the cache held nothing for it (or was another cache).
+    `changes` is empty if the keys are equal: then the cache had no entry for it, or was another cache.
     """
 
     now: CacheOutcome
@@ -78,7 +77,7 @@ def _outcomes(log: Log) -> Iterator[CacheOutcome]:
     of = {one.compile_id: one for one in compilations_of(log)}
     counts: dict[tuple[str, str], int] = {}
     for event in log.events_of("artifact"):
-        if (found := _OUTCOME.match(event.name)) is None:
+        if (found := CACHE_EVENT.fullmatch(event.name)) is None:
             continue
         values, compiled = _payload(event), of.get(event.compile_id)
         number = counts[found[1], event.compile_id] = counts.get((found[1], event.compile_id), 0) + 1
@@ -123,7 +122,7 @@ def _changes(was: CacheOutcome, now: CacheOutcome) -> Iterator[KeyChange]:
 
 
 def _first_difference(before: str, after: str) -> tuple[str, str]:
-    """Two values from the first line in which they differ, short enough to read."""
+    """The first line in which two values differ, from each value, shortened."""
     if "\ufffd" in before + after:
         return "", ""
     left, right = canonical(before).splitlines() or [""], canonical(after).splitlines() or [""]

@@ -78,7 +78,7 @@ def frames_of(log: Log, stack: object) -> list[Span]:
 
 
 def symbols_of(frame: str, events: Iterable[Event], log: Log, book: LoggedSources) -> tuple[Symbol, ...]:
-    """Symbolic sizes and numbers, with their specializations and the conditions that were added on them."""
+    """Symbolic sizes and numbers, with their specializations and the conditions added on them."""
     found: dict[str, Symbol] = {}
     for event in events:
         fields = event.fields if isinstance(event.fields, dict) else {}
@@ -123,8 +123,8 @@ def _range(text: str) -> tuple[int | float | None, int | float | None]:
     return _number(low), _number(high)
 
 
-def breaks_of(frame: str, payload: str, number: int, book: LoggedSources) -> GraphBreak | None:
-    """A graph break from torch's message (`dynamo_graph_break_reason`); None if it is in another form."""
+def break_of(frame: str, payload: str, number: int, book: LoggedSources) -> GraphBreak:
+    """A graph break from torch's message (`dynamo_graph_break_reason`)."""
     from compiler.capture.breaks import graph_break  # it imports torch, which most records do not need
     from compiler.torch_api.dynamo import DEAD_ENDS, BreakFacts
     from compiler.torch_api.traced_lines import Place
@@ -165,7 +165,7 @@ def _without_edits(found: GraphBreak) -> tuple[Any, ...]:
 
 
 def _drop_callers(places: Sequence[Any]) -> list[Any]:
-    """The places from the compiled function on: those of the caller and of torch's wrappers are left out."""
+    """Drop the places of the caller and of torch's wrappers, which are outside of the compiled function."""
     last = max((number for number, each in enumerate(places) if "_dynamo/eval_frame.py" in each.file.replace("\\", "/")
                 or "_wrapped_call_impl" in each.function or each.function == "_call_impl"), default=-1)  # fmt: skip
     inner = list(places[last + 1 :]) or list(places[-1:])
@@ -185,7 +185,7 @@ def _columns(book: LoggedSources, file: str, line: int, code: str, marks: str | 
 
 
 def _expression(piece: str) -> str:
-    """A marked piece of code, if it is an expression; of a header with its body, the tested expression."""
+    """A marked piece of code if it is an expression; for the header of a block, the expression in it; else ""."""
     while piece:
         try:
             ast.parse(piece, mode="eval")
@@ -319,7 +319,7 @@ def listed_reasons(payload: str) -> tuple[str, ...]:
 
 
 def resumed_line(function: str) -> tuple[str, int] | None:
-    """Function and line that a resume function goes on at; None for another function."""
+    """Function and line at which a resume function resumes; None for any other function."""
     match = _RESUME.match(function)
     return (match[1], int(match[2])) if match else None
 
@@ -336,7 +336,7 @@ def with_followers(
     """
     if not breaks:
         return []
-    from compiler.capture.breaks import frames_after  # it imports torch, as `breaks_of` did
+    from compiler.capture.breaks import frames_after  # it imports torch, as `break_of` did
 
     resumed_by = {found.id: _followers(found, frames) for found in breaks}
     of_frames: dict[str, list[str]] = {}
@@ -359,7 +359,7 @@ def with_followers(
 
 
 def _followers(found: GraphBreak, frames: Mapping[str, Frame]) -> tuple[str, ...]:
-    """The next frame that resumes at the line of a break; else an earlier compilation, which may fit."""
+    """The next frame that resumes at the line of a break, or else an earlier one, whose code may be reused."""
     place = frames[found.frame].file, found.chain[0].line if found.chain else found.line
     resuming = [
         name for name, frame in frames.items()

@@ -12,14 +12,15 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from compiler.logs.events import Event, Log
+from compiler.logs.events import CACHE_EVENT, Event, Log
 from compiler.record import Span
+from compiler.record.plain_text import file_name
 
 Status = Literal["compiled", "broken", "cached", "empty", "skipped", "limit", "failed", "unfinished"]
 """Outcome of a compilation.
 
 compiled: one graph of the whole frame. broken: a graph up to a graph break. cached: compiled, and all of its kernels
-came from a cache. empty: no tensor operation, so no graph. skipped: torch.compile gave the frame up, and it runs
+came from a cache. empty: no tensor operation, so no graph. skipped: torch.compile gave up on the frame, which runs
 eagerly. limit: the recompile limit was reached, and new inputs run eagerly. failed: an error was raised. unfinished:
 the log ends before the compilation does.
 """
@@ -29,7 +30,6 @@ EAGER: frozenset[Status] = frozenset(("skipped", "limit"))
 
 _KERNEL = re.compile(rb"^\t?\w+ = async_compile\.(?!wait\b)\w+\(", re.MULTILINE)
 _PLACE = re.compile(r"Graph break in user code at (.+):(\d+)\n")
-_CACHE = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 _LIMIT = re.compile(r"recompile.?limit|cache.?size.?limit", re.IGNORECASE)
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
 _KINDS = (
@@ -95,7 +95,7 @@ class Compilation:
     @property
     def place(self) -> str:
         """The code location, as "file.py:12"."""
-        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}" if self.file else ""
+        return f"{file_name(self.file)}:{self.line}" if self.file else ""
 
     @property
     def callers(self) -> tuple[Span, ...]:
@@ -263,7 +263,7 @@ class _Reader:
             each.has_graph = True
 
     def _stack(self, frames: object) -> tuple[Span, ...]:
-        """Call stacks are shared among compilations: a job of thousands has few different ones."""
+        """The spans of a call stack. Equal stacks are shared: thousands of compilations have few different ones."""
         listed = frames if isinstance(frames, list) else []
         spans = tuple(self._span(frame) for frame in listed if isinstance(frame, dict))
         return self._stacks.setdefault(spans, spans)
@@ -281,7 +281,7 @@ def _add_artifact(each: _Open, event: Event) -> None:
         each.breaks.append(_logged_break(event.payload))
     elif event.name == "dynamo_error":
         each.error = event.payload.rstrip().rpartition("\n")[2][:_MOST_REASON]
-    elif match := _CACHE.fullmatch(event.name):
+    elif match := CACHE_EVENT.fullmatch(event.name):
         outcome = match.group(2)
         reason = _bypass_reason(event) if outcome == "bypass" else ""
         each.cache.setdefault(match.group(1), []).append(f"bypass: {reason}" if reason else outcome)
@@ -324,7 +324,7 @@ _KEPT = frozenset(
 
 
 def _select_metrics(fields: dict[str, Any]) -> dict[str, Any]:
-    """The metrics that are read, with one more so that metrics are never empty: torch logs whole configurations."""
+    """Keep the metrics that are read: torch logs whole configurations. `logged` makes them non-empty."""
     return {"logged": True} | {name: value for name, value in fields.items() if name in _KEPT and value is not None}
 
 

@@ -1,7 +1,7 @@
-"""The events of a structured trace (TORCH_TRACE) of one process, decoded only as far as they are asked for.
+"""The events of a structured trace (TORCH_TRACE) of one process, decoded on demand.
 
-A trace is a text file: each event is a line of glog with a JSON object, and may have a payload in lines that begin with
-a tab. Strings such as file names are interned: an event `str` gives a string its number. Other libraries may write
+A trace is a text file: each event is a glog line with a JSON object, and may have a payload, whose lines begin with a
+tab. Strings such as file names are interned: an event `str` gives a string its number. Other libraries may write
 lines of their own between events. The format is that of `torch/_logging/_internal.py` (`trace_structured`).
 """
 
@@ -36,15 +36,18 @@ _FRAME = re.compile(rb'"frame_id": ?(\d+), ?"frame_compile_id": ?(\d+)')
 _AUTOGRAD = re.compile(rb'"compiled_autograd_id": ?(\d+)')
 _HELPER = re.compile(rb'\] \{"(str|chromium_event|describe_\w+)"')
 
+CACHE_EVENT = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
+"""Names of artifacts that are the outcome of a look-up in a cache."""
+
 _BESIDES = frozenset(
     ("frame_id", "frame_compile_id", "attempt", "compiled_autograd_id", "has_payload", "rank", "stack", "process")
 )
-"""Fields that any event may have besides the one that its kind is named after."""
+"""Fields that an event of any kind may have, besides the field that names its kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
-    """A part of a log that can't be read; `at` is the byte at which it begins. The rest of the log is read."""
+    """A part of a log that can't be read; `at` is the byte offset of its start. The rest of the log is read."""
 
     file: str
     at: int
@@ -106,7 +109,7 @@ class Event:
 
     @property
     def payload(self) -> str:
-        """The payload's text; "" without one. Bytes that are no UTF-8 are replaced."""
+        """The payload's text; "" without one. Invalid UTF-8 is replaced."""
         return self._log.text_between(*self._payload)
 
     @property
@@ -114,11 +117,6 @@ class Event:
         """The payload as it is in the file: each line begins with a tab."""
         part, start, end = self._payload
         return self._log.texts[part][start:end]
-
-    @property
-    def payload_bytes(self) -> int:
-        """Size of the payload in the file, with its indentation."""
-        return self._payload[2] - self._payload[1]
 
 
 @dataclass
@@ -154,7 +152,7 @@ class Log:
 
     @cached_property
     def strings(self) -> dict[int, str]:
-        """Interned strings by their number. They belong to this log: each rank counts its own."""
+        """Interned strings by their number. They belong to this log: each rank numbers its own."""
         pairs = (event.fields for event in self.events_of("str"))
         return {
             number: text
@@ -253,7 +251,7 @@ def _compile_id(values: dict[str, Any]) -> CompileId:
 
 
 def _next_head(text: Text, place: int) -> re.Match[bytes] | None:
-    """The next start of an event. Lines of gigabytes are searched piece by piece, and not kept in memory."""
+    """The next start of an event. Lines of gigabytes are searched in pieces, which are not kept in memory."""
     while place < len(text):
         if (head := _HEAD.search(text, place, place + _PAGES_KEPT + _LONGEST_START)) is not None:
             return head
@@ -270,7 +268,7 @@ def give_back(text: mmap) -> None:
 
 
 class _Index:
-    """Where events are, and of what kind, in arrays of numbers: some 30 bytes for each event."""
+    """Positions and kinds of events, in arrays: about 30 bytes per event."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
@@ -290,7 +288,7 @@ class _Index:
         return index
 
     def scan(self, part: int, text: Text) -> None:
-        """Add the events of one file. An event ends at the first line that has no tab at its start."""
+        """Add the events of one file. An event ends before the next line that doesn't begin with a tab."""
         place = given_back = 0
         while (head := _next_head(text, place)) is not None:
             line_end = text.find(b"\n", head.end(), head.end() + _LONGEST_HEAD)

@@ -230,7 +230,7 @@ def _add_member(name: str, content: bytes, found: _Found) -> None:
 
 
 def _group_rotated_files(texts: dict[str, Text]) -> Iterator[dict[str, Text]]:
-    """Groups of files that are parts of one rotated log, in order of their first event."""
+    """Group the files that are parts of one rotated log, in order of their first event."""
     groups: dict[str, dict[str, Text]] = {}
     for name, text in texts.items():
         matched = _LOG_NAME.fullmatch(name)

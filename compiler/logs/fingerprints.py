@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from compiler.logs.events import Event, Log
+from compiler.logs.events import CACHE_EVENT, Event, Log
 
 GRAPHS = ("dynamo_output_graph", "aot_joint_graph", "aot_inference_graph", "aot_forward_graph", "aot_backward_graph")
 STAGE_OF = {
@@ -39,7 +39,6 @@ STAGE_OF = {
 }
 """Event or artifact -> the kind of fact, in the order in which a compilation makes them."""
 KINDS = tuple(dict.fromkeys(STAGE_OF.values()))
-_CACHES = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
 CHANGED = "changed"
 """The key in `Compiled.configs` of settings that are not the default, as code; other keys are torch's packages."""
 _CONFIGS = {"dynamo_config": "dynamo", "inductor_config": "inductor", "functorch_config": "functorch",
@@ -131,7 +130,6 @@ class Compiled:
     caches: dict[str, list[tuple[str, str, float]]] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
-    attempts: int = 1
 
     @property
     def place(self) -> Place:
@@ -169,7 +167,6 @@ class RankFacts:
     compilations: dict[Key, Compiled] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] | None = None
-    mismatch_reports: int = 0
     start: float = 0.0
     end: float = 0.0
 
@@ -221,11 +218,9 @@ class _Reader:
         name = event.name or event.kind
         if name == "torch_version":
             self._read_version(event)
-        elif name == "inductor_spmd_graph_mismatch":
-            self.facts.mismatch_reports += 1
         elif name == "fx_graph_runnable":
             self._read_runnable(event)
-        elif cache := _CACHES.match(name):
+        elif cache := CACHE_EVENT.fullmatch(name):
             outcome = (cache[2], event.payload, event.seconds)
             self._compilation_of(event).caches.setdefault(cache[1], []).append(outcome)
         elif kind := STAGE_OF.get(name):
@@ -234,7 +229,7 @@ class _Reader:
     def _begin(self, event: Event) -> None:
         known = self._by_id.get(event.compile_id)
         if known is not None and known.stack and not known.metrics and event.attempt > 0:
-            known.attempts += 1  # analysis starts again: what the attempt before logged is void
+            # The analysis restarts: what the previous attempt logged is void.
             for kind in (*GRAPHS, "guards"):
                 known.facts.pop(STAGE_OF.get(kind, kind), None)
             return
@@ -262,7 +257,7 @@ class _Reader:
         return self.facts.compilations.setdefault(key, compiled)
 
     def _compilation_of(self, event: Event) -> Compiled:
-        """The compilation of an event; one is added if its start was not logged (as of compiled autograd)."""
+        """The compilation of an event; one is added if its start was not logged (as for compiled autograd)."""
         found = self._by_id.get(event.compile_id)
         if found is None:
             found = self._add(event, ())
@@ -474,11 +469,11 @@ def _part(text: str, rank: int) -> str:
 
 
 def collectives_of(compiled: Compiled) -> Iterator[Collective]:
-    """Collectives in the graphs of a compilation: of the captured graph, and those that only later graphs have."""
+    """Collectives of the captured and backward graphs; of all later graphs if the captured graph has none."""
     captured = list(_collectives(compiled, ("graph",)))
-    later = list(_collectives(compiled, ("inference graph", "forward graph", "backward graph", "compiled autograd")))
-    backward = list(_collectives(compiled, ("backward graph",)))
-    yield from (captured + backward) if captured else later
+    later = ("inference graph", "forward graph", "backward graph", "compiled autograd")
+    yield from captured
+    yield from _collectives(compiled, ("backward graph",) if captured else later)
 
 
 def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collective]:
@@ -497,9 +492,10 @@ def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collect
 
 
 def _users_place(lines: Sequence[Line], number: int, name: str, compiled: Compiled) -> Place:
-    """The user's line that calls a collective, where the graph names torch's line inside of the function it calls.
+    """The user's line that calls a collective, also where the graph names the line in torch that this call runs.
 
-    It is between the lines of the operations before and after it; the file tells which, if it is here and unchanged.
+    It lies between the lines of the operations before and after it. The source file, if it is here and unchanged, shows
+    which line it is.
     """
     if not _OF_TORCH.search(lines[number].place.file):
         return lines[number].place
@@ -528,7 +524,7 @@ def _users_place(lines: Sequence[Line], number: int, name: str, compiled: Compil
 
 
 def _source(place: Place) -> list[str]:
-    """Lines of a file of this machine, if it holds the logged code at the logged line; else none."""
+    """Lines of a file on this machine, if it holds the logged code at the logged line; else none."""
     lines = linecache.getlines(place.file) if place.file.endswith(".py") else []
     fits = 0 < place.line <= len(lines) and (not place.code or lines[place.line - 1].strip() == place.code.strip())
     return lines if fits else []
@@ -576,12 +572,12 @@ def saved_bytes(compiled: Compiled) -> int:
     return total
 
 
-def own_group_names(ranks: Mapping[int, RankFacts]) -> Counter[tuple[int, str]]:
+def count_group_names(ranks: Mapping[int, RankFacts]) -> Counter[tuple[int, str]]:
     """The number of ranks that use each group name at each place in their sequence of collectives."""
     return Counter((place, each.group) for facts in ranks.values() for place, each in enumerate(facts.collectives))
 
 
-def in_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> bool:
+def have_same_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> bool:
     """Whether the keys that two ranks share come in the same order."""
     places = {key: place for place, key in enumerate(other)}
     return all(a < b for a, b in pairwise(places[key] for key in keys if key in places))

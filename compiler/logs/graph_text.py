@@ -36,7 +36,6 @@ _OPERATORS = (
     (" | ", "or_"), (" ^ ", "xor"), (" + ", "add"), (" - ", "sub"), (" @ ", "matmul"), (" * ", "mul"),
     (" / ", "truediv"), (" % ", "mod"),
 )  # fmt: skip
-_IN_PLACE = re.compile(r"(\w+) (\+|-|\*|/|//|@|\*\*|&|\||\^|%|<<|>>)= ")
 DEEPEST = 40
 """Maximum depth of bodies in bodies."""
 MOST_ROW = 200_000
@@ -128,7 +127,7 @@ def _modules(text: str) -> _Module:
 
 
 def _join_lines(lines: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The lines with one line for each signature and result, and AOTAutograd's comments by name."""
+    """Join each signature and result into one line; also return AOTAutograd's comments by name."""
     found: list[str] = []
     comments: dict[str, str] = {}
     pending: list[str] = []

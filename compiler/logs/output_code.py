@@ -1,6 +1,6 @@
 """Kernels of logged output code, and the graph nodes that each computes.
 
-With provenance tracking on, torch logs the nodes of each kernel. Otherwise Triton kernels name them in a comment; of
+With provenance tracking on, torch logs the nodes of each kernel. Otherwise Triton kernels name them in a comment; for
 C++ kernels and calls of ATen they are inferred from the order of calls, buffers, types and names.
 """
 
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical, kernels_artifact
 from compiler.inductor.lines import Definition
@@ -21,7 +22,6 @@ from compiler.record.printed_code import short_name
 MOST_CODE = 32 * 2**20
 """Longer code is shown, but its kernels are not looked for."""
 _DEFINED = re.compile(r"^(\w+) = async_compile\.(?!wait\b)(\w+)\(", re.MULTILINE)
-_USER = re.compile(r"^(\w+) = async_compile\.triton\('(\w+)'", re.MULTILINE)
 _FRAGMENT = re.compile(r"^#   %(\w+) : [^\n]*= (?!PlaceHolder)", re.MULTILINE)
 _HANDLE = "# [Provenance debug handles] "
 _AOT_ID = re.compile(r"# AOT ID: \['\w*?_(forward|backward|inference)'\]")
@@ -99,7 +99,7 @@ def kernels_of_code(
 
 
 def _link_to_nodes(entity: Entity, found: Attribution, post_grad: str) -> Entity:
-    """A kernel or call with the nodes that it computes; those of a call are by its line."""
+    """Link a kernel or call to the nodes that it computes; a call is known by its line."""
     if entity.kind == "kernel":
         nodes, inferred = found.nodes.get(entity.label, ()), entity.label in found.inferred_kernels
     elif entity.kind in ("call", "extern"):
@@ -306,7 +306,7 @@ class _Inference:
                 self.wanted.setdefault(buffer, self._base(name))
 
     def _base(self, name: str) -> str:
-        """The node that computes the value of which a node is a view."""
+        """The node that computes the value that a node is a view of."""
         while (node := self.nodes[name]).kind == "call" and short_name(node.target) in _VIEWS and node.inputs:
             if node.inputs[0] not in self.nodes:
                 break
@@ -332,14 +332,14 @@ class _Inference:
                 self.by_line[statement.line] = self._read_next(place)
 
     def _by_name(self, statement: _Statement, made: Counter[str]) -> list[str]:
-        """Nodes not yet computed of operators that are in the kernel's name."""
+        """The first node not yet computed whose operator is in the kernel's name, in a list; [] without one."""
         fresh = [node for node in self.printed.calls() if not made[node.name] and node.name not in self.extern_nodes]
         named = [node.name for node in fresh if not _is_view(node) and _is_named(node, statement.kernel)][:1]
         made.update(named)
         return named
 
     def _read_next(self, place: int) -> tuple[str, ...]:
-        """The node of the next call that reads what a call writes, as of a kernel that only copies its inputs."""
+        """The node of the next call of ATen that reads what a call writes: some kernels only copy its inputs."""
         written = set(self.statements[place].writes or self.statements[place].reads[:1])
         wanted = tuple(dict.fromkeys(self.wanted[buffer] for buffer in written if buffer in self.wanted))
         for later, statement in enumerate(self.statements[place + 1 :], place + 1):
@@ -386,20 +386,19 @@ class _Inference:
     ) -> str:
         """The first node not yet computed whose value is needed outside of what can be computed now."""
         taken = set(targets.values())
-        users: dict[str, list[str]] = self._users()
         named = [name for name in open_nodes if name not in taken and _is_named(self.nodes[name], kernel)]
         for name in (*named, *(name for name in open_nodes if name not in taken)):
-            if any(user not in reachable for user in users.get(name, ())):
+            if any(user not in reachable for user in self._users.get(name, ())):
                 return name
         return named[-1] if named else ""
 
+    @cached_property
     def _users(self) -> dict[str, list[str]]:
-        if not hasattr(self, "_known_users"):
-            self._known_users: dict[str, list[str]] = {}
-            for node in self.printed.nodes:
-                for name in node.inputs:
-                    self._known_users.setdefault(name, []).append(node.name)
-        return self._known_users
+        users: dict[str, list[str]] = {}
+        for node in self.printed.nodes:
+            for name in node.inputs:
+                users.setdefault(name, []).append(node.name)
+        return users
 
     def _nodes_between(self, available: set[str], targets: Iterable[str]) -> set[str]:
         todo, seen = list(targets), set()

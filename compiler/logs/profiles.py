@@ -1,4 +1,4 @@
-"""Profiles of torch.profiler (Chrome traces), read without torch: what ran in which compiled graph, and what did not.
+"""Profiles of torch.profiler (Chrome traces), read without torch: what ran in which compiled graph, and what outside.
 
 torch marks what is needed: `Torch-Compiled Region: 0/0` is around compiled code, `## Call CompiledFxGraph … ##` around
 one half of its graph, and events such as `dynamo` and `inductor_compile` around compilations. A backward is matched to
@@ -199,7 +199,7 @@ def profile_bytes(path: str | Path) -> bytes:
 
 
 def _decode(data: bytes, path: str) -> tuple[_File, bytes]:
-    """The events of a file, and its bytes; those of a truncated one are closed after its last whole event."""
+    """The events of a file, and its bytes; a truncated file is closed after its last whole event."""
     if not data.strip():
         raise ProfileError(f"{path}: this file is empty")
     bare = data.lstrip()[:1] == b"["  # the format also allows a list without anything around it
@@ -224,7 +224,7 @@ def _parse_json(data: bytes, bare: bool) -> _File:
 
 @dataclass(slots=True)
 class _Timed:
-    """An event with a duration. `parent` and `first` are indices of events on the same thread."""
+    """An event with a duration. `parent` is the index of the event that encloses it, -1 without one."""
 
     name: str
     category: str
@@ -243,7 +243,7 @@ def _read_timed_event(event: _Event) -> _Timed | None:
         return None
     category = event.cat if isinstance(event.cat, str) else ""
     if category not in _ON_HOST and category not in _ON_DEVICE:
-        return None  # such as `python_function`, of which there are most
+        return None  # such as `python_function`, the most frequent one
     thread = f"{event.pid}/{event.tid}"
     return _Timed(str(event.name), category, thread, begin, begin + duration, event.args or _Args())
 

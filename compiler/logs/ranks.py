@@ -42,14 +42,14 @@ from compiler.logs.fingerprints import (
     Place,
     RankFacts,
     collectives_of,
+    count_group_names,
     facts_of,
-    in_order,
+    have_same_order,
     lines_are_equal,
     lines_of,
-    own_group_names,
     place_of_kernel,
 )
-from compiler.record.plain_text import pluralize
+from compiler.record.plain_text import file_name, pluralize
 
 _AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
 _GRAPHS = ("graph", *_AUTOGRAD)
@@ -107,11 +107,6 @@ def compare_ranks(logs: Mapping[int, Log]) -> RankComparison:
         found += _Pair(reference, ranks[group[0]], groups[0], group).differences()
     found += _group_differences(ranks)
     return RankComparison(tuple(map(tuple, groups)), tuple(_first_of_each_kind(found)))
-
-
-def differences_between(logs: Mapping[int, Log]) -> tuple[Difference, ...]:
-    """The first difference of each kind between the ranks of a job; empty if all are equal."""
-    return compare_ranks(logs).differences
 
 
 def _first_of_each_kind(found: Sequence[Difference]) -> Iterator[Difference]:
@@ -238,7 +233,7 @@ class _Pair:
             else:
                 missing.append((key, self.a, self.b) if key in a else (key, self.b, self.a))
         yield from self._missing_compilations(missing, ended is not None or resumed)
-        if not missing and not in_order(a, b):
+        if not missing and not have_same_order(a, b):
             words = "the ranks compile the same functions in another order"
             yield self._difference("order", words, next(iter(b.values())))
 
@@ -260,8 +255,8 @@ class _Pair:
 
     def _moved_function(self, a: Compiled, b: Compiled) -> Difference:
         words = (
-            f"`{a.key.function}` is at line {a.key.line} of {_name(a.key.file)} on {self.names[0]}, "
-            f"and at line {b.key.line} of {_name(b.key.file)} on {self.names[1]}: not the same source"
+            f"`{a.key.function}` is at line {a.key.line} of {file_name(a.key.file)} on {self.names[0]}, "
+            f"and at line {b.key.line} of {file_name(b.key.file)} on {self.names[1]}: not the same source"
         )
         return self._difference("source", words, b)
 
@@ -344,7 +339,7 @@ class _Pair:
         return self._difference("failure", words, failed, place)
 
     def _compare_facts(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
-        """The lines of both sides if a fact differs; None if it is equal, or differs by own rank numbers alone."""
+        """The lines of both sides if a fact differs; None if it is equal but for each rank's own number."""
         one, other = a.facts.get(kind, []), b.facts.get(kind, [])
         if [event.payload_raw for event in one] == [event.payload_raw for event in other]:
             return None
@@ -485,7 +480,7 @@ def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
     Ranks of a mesh have groups of their own, each with as many ranks as the others; a numbered group that one rank
     alone calls, while others call another, is an error.
     """
-    sizes = own_group_names(ranks)
+    sizes = count_group_names(ranks)
     for place in sorted({place for place, _ in sizes}):
         at_place = {name: count for (where, name), count in sizes.items() if where == place}
         if len(at_place) < 2 or (len(set(at_place.values())) == 1 and min(at_place.values()) > 1):
@@ -523,19 +518,15 @@ def _verb(ranks: str, verb: str) -> str:
 def _is_same_code(each: tuple[Key, RankFacts, RankFacts], key: Key, has: RankFacts) -> bool:
     other, owner, _ = each
     same = (other.function, other.frame, other.number) == (key.function, key.frame, key.number)
-    return owner is not has and same and other.file.rpartition("/")[2] == key.file.rpartition("/")[2]
+    return owner is not has and same and file_name(other.file) == file_name(key.file)
 
 
 def _group_of(kind: str) -> str:
     return "autograd" if kind in _AUTOGRAD else kind
 
 
-def _name(file: str) -> str:
-    return file.rpartition("/")[2]
-
-
 def _short(place: Place) -> str:
-    return f"{_name(place.file)}:{place.line}" if place.line else "an unknown line"
+    return f"{file_name(place.file)}:{place.line}" if place.line else "an unknown line"
 
 
 def _capital(words: str) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import md5
 from typing import Any
 
+from compiler.logs.cache_keys import CACHES
 from compiler.logs.capture import (
-    breaks_of,
+    break_of,
     frames_of,
     guards_of_text,
     listed_reasons,
@@ -18,7 +19,7 @@ from compiler.logs.capture import (
     symbols_of,
     with_followers,
 )
-from compiler.logs.events import CompileId, Event, Log, LogProblem
+from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, LogProblem
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
 from compiler.logs.links import Origins, origins_by_name, origins_by_trace
 from compiler.logs.output_code import half_of, kernels_of_code
@@ -73,7 +74,6 @@ _ABSENT = (
     ("timing", "a log has no measured times of calls or kernels; a profile of the job has them"),
 )
 _HINT = "run the function here with tcompile.explore to see it"
-_CACHES = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 _OF_PROCESS = ("chromium_event", "artifact", "dump_file", "compilation_metrics")
 """Events that may belong to no compilation."""
 MOST_NODES = 20_000
@@ -351,7 +351,7 @@ class _Reader:
         return max((len(inputs & own) - len(inputs ^ own) / 2 for own in names), default=-1e9)
 
     def _payload(self, event: Event) -> str:
-        """The payload, after its checksum was compared."""
+        """The payload; a wrong checksum is a problem of the log."""
         text = event.payload
         wanted = event.all_fields.get("has_payload")
         if isinstance(wanted, str) and md5(text.encode(), usedforsecurity=False).hexdigest() != wanted:
@@ -452,9 +452,9 @@ class _Reader:
         seen: set[str] = set()
         for event in each.events_of("dynamo_graph_break_reason"):
             text = self._payload(event)
-            if text not in seen and (found := breaks_of(frame.id, text, len(seen), self.book)) is not None:
+            if text not in seen:
+                builder.breaks.append(break_of(frame.id, text, len(seen), self.book))
                 seen.add(text)
-                builder.breaks.append(found)
         if (event := each.last("recompile_reasons")) is not None:
             reasons = listed_reasons(self._payload(event))
             found_one = recompile_of(frame, reasons, guards, symbols, self.instance)
@@ -475,9 +475,9 @@ class _Reader:
             self.builder.problem(Problem(stage, f"{words}: {last[:400]}", graph=each.graph))
 
     def _caches(self, each: _Compiled) -> None:
-        """Outcomes of caches as decisions, with the parts of the key."""
+        """Add the outcomes of caches as decisions, with the key and its number of parts."""
         for event in each.events_of("artifact"):
-            if not (match := _CACHES.fullmatch(event.name)):
+            if not (match := CACHE_EVENT.fullmatch(event.name)):
                 continue
             values = _json(event.payload)
             key, why = str(values.get("key") or ""), str(values.get("cache_bypass_reason") or "")
@@ -486,13 +486,12 @@ class _Reader:
             words = why.partition("\n")[0] or (f"key {key}" if key else "")
             if count:
                 words += f", of {pluralize(count, 'part')}"
-            name = {"fx_graph": "FX graph cache", "aotautograd": "AOTAutograd cache"}[match[1]]
-            decision = Decision(name, each.graph, (), match[2], words)
+            decision = Decision(CACHES[match[1]], each.graph, (), match[2], words)
             if decision not in self.builder.decisions:
                 self.builder.decisions.append(decision)
 
     def _phases(self, each: _Compiled) -> None:
-        """Times of phases from the events that torch logs for Chromium's trace viewer."""
+        """Add the times of phases, from the events that torch logs for Chromium's trace viewer."""
         open_events: list[tuple[str, float]] = []
         totals: dict[tuple[str, str], tuple[float, int]] = {}
         for event in each.events_of("chromium_event"):
@@ -522,7 +521,7 @@ def _returned_bytes(printed: PrintedGraph) -> list[int]:
 
 
 def _error_line(text: str) -> str:
-    """The line of a traceback that says what is wrong; the last line of another text."""
+    """The line of a traceback that says what is wrong; the last line of any other text."""
     lines = [line for line in text.split("\n") if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     after = lines[starts[-1] + 1 :] if starts else lines[-1:]
@@ -553,7 +552,7 @@ def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class _Entities:
-    """Makes entities of printed nodes."""
+    """Makes the entities of a printed graph's nodes."""
 
     identity: str
     book: LoggedSources

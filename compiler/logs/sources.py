@@ -29,7 +29,7 @@ class LoggedSources(SourceBook):
         self._read: dict[str, list[str]] = {}
 
     def add_logged_line(self, file: str, number: int, code: str) -> str:
-        """Id of a line, of which the log holds the code."""
+        """Add a line, with its code if the log has it; returns its id."""
         if code:
             self.codes.setdefault(file, {}).setdefault(number, code.strip())
         return self.line(file, number)
@@ -78,7 +78,7 @@ class LoggedSources(SourceBook):
         return super().artifacts()
 
     def missing_files(self) -> list[str]:
-        """Names of the user's files of which only logged lines are shown."""
+        """Names of the user's files that are shown only by their logged lines."""
         return [self.name(file) for file in self.lines if not self.is_whole(file) and not is_of_package(file)]
 
     def _logged_lines(self, file: str) -> list[str]:

@@ -43,7 +43,7 @@ class Remade:
 class UserCallTrial:
     """Makes the user's call of a package again, with further keywords.
 
-    `function` and the arguments are its values. It calls `model`.
+    `function`, `args` and `kwargs` are the values in the call; the function calls `model`.
     """
 
     found: CauseSearch
@@ -55,7 +55,7 @@ class UserCallTrial:
 
     @classmethod
     def of_generate(cls, found: CauseSearch) -> UserCallTrial | None:
-        """The trial of the user's call of `generate` of transformers; None if it is none, or can't be made again."""
+        """The trial of the user's call of `generate` of transformers; None if it is another call or not repeatable."""
         called, model = found.users_call, found.search.call.fn
         if called is None or called.is_direct or not isinstance(model, torch.nn.Module):
             return None
@@ -96,7 +96,7 @@ class UserCallTrial:
         return Remade(outcome, counter.compilations, counter.recompilations, counter.breaks)
 
     def edit(self, keywords: str) -> Edit | None:
-        """The edit that adds keywords to the user's call; None if the call does not end with its line's bracket."""
+        """The edit that adds keywords to the user's call; None if its closing bracket is not found."""
         node = self.called.node
         first, last = node.lineno, node.end_lineno or node.lineno
         lines = [linecache.getline(self.called.file, number).rstrip("\r\n") for number in range(first, last + 1)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from compiler.logs.compilations import STATUSES, Compilation, Status
 from compiler.record import Span
-from compiler.record.plain_text import one_line, pluralize
+from compiler.record.plain_text import file_name, one_line, pluralize
 from explorer.reading.plain_text import clip
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import (
@@ -64,7 +64,7 @@ class RankCompilations:
 
 
 def opened_name(rank: int | None, name: str) -> str:
-    """What a link opens: a compilation of a rank."""
+    """The name by which links open a compilation: "0/1", or "3:0/1" of rank 3."""
     return name if rank is None else f"{rank}:{name}"
 
 
@@ -191,7 +191,7 @@ def _text_table(costly: Sequence[Found]) -> Section:
 
 @dataclass
 class _Branch:
-    """A branch of a tree: compilations at a place, and the places below it. `key` is what the place is known by."""
+    """A branch of a tree: the compilations at a place, and the branches below it by key."""
 
     title: Words
     found: list[Found] = field(default_factory=list)
@@ -233,7 +233,7 @@ def _call_key(span: Span) -> object:
 
 
 def _call(span: Span) -> Words:
-    place = f"{span.file.replace(chr(92), '/').rpartition('/')[2]}:{span.line}"
+    place = f"{file_name(span.file)}:{span.line}"
     code = (Tag(clip(one_line(span.code), 80), "code"),) if span.code else ()
     return (Tag(f"{place} in {span.function} ", "muted"), *code)
 
