@@ -109,10 +109,10 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
 def result_of(case: Any, folder: Path) -> dict[str, Any]:
     """The differences found in a program's logs, and whether they are right."""
     from compiler.logs.files import read_logs
-    from compiler.logs.ranks import differences_between
+    from compiler.logs.ranks import compare_ranks
 
     logs = {log.rank if log.rank is not None else number: log for number, log in enumerate(read_logs(folder))}
-    found = differences_between(logs)
+    found = compare_ranks(logs).differences
     listed = [f"{each.kind}: {each.words} ({each.file.rpartition('/')[2]}:{each.line})" for each in found]
     right = [each for each in found if each.kind in case.kinds and (not case.lines or each.line in case.lines)]
     return {"ranks": len(logs), "lines": case.lines, "differences": listed, "right": bool(right)}

@@ -229,8 +229,8 @@ class TapeRecorder:
         refs = [self._known[id(each)][1] for each in outputs if id(each) in self._known]
         if self.problem or len(refs) != len(outputs):
             return Tape((), (), (), self.problem or "a result was made by no operation of this call")
-        calls = _named_once(self._calls, self._places)
-        needed = _needed(calls, refs)
+        calls = _name_last_calls(self._calls, self._places)
+        needed = _find_needed_refs(calls, refs)
         order = {at: place for place, at in enumerate(sorted({ref.call for ref in needed if ref.call >= 0}))}
         kept = {ref.output: place for place, ref in enumerate(sorted(_sources_of(needed), key=lambda ref: ref.output))}
         moved = lambda ref: (  # noqa: E731
@@ -258,8 +258,8 @@ def _place_of(frame: FrameType | None) -> tuple[int, int]:
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
 
 
-def _named_once(calls: Sequence[TapeCall], places: Sequence[tuple[int, int]]) -> list[TapeCall]:
-    """Of the calls that one expression made, the last has the variable's name; autograd detaches what it saves."""
+def _name_last_calls(calls: Sequence[TapeCall], places: Sequence[tuple[int, int]]) -> list[TapeCall]:
+    """Keep the variable's name only on the last call of an expression, ignoring detached values that it saves."""
     start, last = 0, {}
     for at, (call, place) in enumerate(zip(calls, places, strict=True)):
         if at == 0 or place != places[at - 1] or place == (0, 0):
@@ -270,7 +270,7 @@ def _named_once(calls: Sequence[TapeCall], places: Sequence[tuple[int, int]]) ->
     return [call if at in named else replace(call, variable="") for at, call in enumerate(calls)]
 
 
-def _needed(calls: Sequence[TapeCall], outputs: Sequence[Ref]) -> set[Ref]:
+def _find_needed_refs(calls: Sequence[TapeCall], outputs: Sequence[Ref]) -> set[Ref]:
     found, todo = set(outputs), list(outputs)
     while todo:
         ref = todo.pop()

@@ -38,15 +38,15 @@ def _span(frame: FrameType) -> Span:
 def _roles(code: CodeType) -> dict[Span, str]:
     """For each assigned or returned expression of a file: the variable, or "return"."""
     source = source_of_file(code.co_filename)
-    return {} if source is None else {_place(node): name for node, name in _named(source.tree)}
+    return {} if source is None else {_place(node): name for node, name in _find_named_values(source.tree)}
 
 
 def _place(node: ast.expr | ast.stmt) -> Span:
     return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
 
 
-def _named(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    """What runs when a variable is set, with its name: the value, or the whole of `x += y`."""
+def _find_named_values(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """Yield each value that is bound to a name, with the name; for `x += y`, the whole statement."""
     for node in ast.walk(tree):
         match node:
             case ast.Return(value=ast.expr() as value) | ast.Lambda(body=value):

@@ -40,17 +40,17 @@ class Source:
     tree: ast.Module
     parents: dict[ast.AST, ast.AST]
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+    def enclosing_nodes(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, innermost first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
     def function(self, node: ast.AST) -> Function | None:
-        return next((each for each in self.around(node) if isinstance(each, _FUNCTIONS)), None)
+        return next((each for each in self.enclosing_nodes(node) if isinstance(each, _FUNCTIONS)), None)
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
-        return next((each for each in (node, *self.around(node)) if isinstance(each, ast.stmt)), None)
+        return next((each for each in (node, *self.enclosing_nodes(node)) if isinstance(each, ast.stmt)), None)
 
     def function_around(self, place: Place) -> Function | None:
         """The innermost function around a place; None if there is none."""
@@ -141,13 +141,17 @@ def _names(target: ast.expr, name: str) -> bool:
 def dominates(source: Source, statement: ast.stmt | ast.expr, line: int) -> bool:
     """Whether a statement always runs before a line: the blocks around it are also around the line."""
     kinds = ast.If | ast.Match | ast.For | ast.While | ast.Try
-    blocks = [each for each in source.around(statement) if isinstance(each, kinds)]
+    blocks = [each for each in source.enclosing_nodes(statement) if isinstance(each, kinds)]
     return all(covers(each, line) and _same_branch(each, statement.lineno, line) for each in blocks)
 
 
 def excludes(source: Source, statement: ast.stmt | ast.expr, line: int) -> bool:
     """Whether a statement and a line are in different branches of an `if` or `match`."""
-    blocks = (each for each in source.around(statement) if isinstance(each, ast.If | ast.Match) and covers(each, line))
+    blocks = (
+        each
+        for each in source.enclosing_nodes(statement)
+        if isinstance(each, ast.If | ast.Match) and covers(each, line)
+    )
     return not all(_same_branch(each, statement.lineno, line) for each in blocks)
 
 

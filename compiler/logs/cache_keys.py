@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from compiler.logs.compilations import compilations_of
-from compiler.logs.events import Event, Log
+from compiler.logs.events import CACHE_EVENT, Event, Log
 from compiler.logs.fingerprints import canonical
 
 CACHES = {"fx_graph": "FX graph cache", "aotautograd": "AOTAutograd cache"}
-_OUTCOME = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
 _PART = re.compile(r"\[(?P<hash>\w+)\] (?P<name>[\w.\[\]]+): (?P<value>.*)", re.DOTALL)
 _KINDS = (
     ("source", re.compile(r"gm$|example_inputs|fx_kwargs|user_defined")),
@@ -61,7 +60,7 @@ class KeyChange:
 class CacheChange:
     """A look-up of the second run that missed, and the parts of its key that differ from the first run's.
 
-    `changes` is empty if the keys are equal: then the cache held nothing for it (or was another cache).
+    `changes` is empty if the keys are equal: then the cache had no entry for it, or was another cache.
     """
 
     now: CacheOutcome
@@ -77,8 +76,8 @@ def cache_outcomes(log: Log) -> tuple[CacheOutcome, ...]:
 def _outcomes(log: Log) -> Iterator[CacheOutcome]:
     of = {one.compile_id: one for one in compilations_of(log)}
     counts: dict[tuple[str, str], int] = {}
-    for event in log.of("artifact"):
-        if (found := _OUTCOME.match(event.name)) is None:
+    for event in log.events_of("artifact"):
+        if (found := CACHE_EVENT.fullmatch(event.name)) is None:
             continue
         values, compiled = _payload(event), of.get(event.compile_id)
         number = counts[found[1], event.compile_id] = counts.get((found[1], event.compile_id), 0) + 1
@@ -119,11 +118,11 @@ def _changes(was: CacheOutcome, now: CacheOutcome) -> Iterator[KeyChange]:
         before, after = was.parts.get(name, ("", "")), now.parts.get(name, ("", ""))
         if before[0] != after[0]:
             kind = next((kind for kind, names in _KINDS if names.match(name)), "environment")
-            yield KeyChange(kind, name, *_shown(before[1], after[1]))
+            yield KeyChange(kind, name, *_first_difference(before[1], after[1]))
 
 
-def _shown(before: str, after: str) -> tuple[str, str]:
-    """Two values from the first line in which they differ, short enough to read."""
+def _first_difference(before: str, after: str) -> tuple[str, str]:
+    """The first line in which two values differ, from each value, shortened."""
     if "\ufffd" in before + after:
         return "", ""
     left, right = canonical(before).splitlines() or [""], canonical(after).splitlines() or [""]

@@ -78,7 +78,7 @@ def frames_of(log: Log, stack: object) -> list[Span]:
 
 
 def symbols_of(frame: str, events: Iterable[Event], log: Log, book: LoggedSources) -> tuple[Symbol, ...]:
-    """Symbolic sizes and numbers, with their specializations and the conditions that were added on them."""
+    """Symbolic sizes and numbers, with their specializations and the conditions added on them."""
     found: dict[str, Symbol] = {}
     for event in events:
         fields = event.fields if isinstance(event.fields, dict) else {}
@@ -123,8 +123,8 @@ def _range(text: str) -> tuple[int | float | None, int | float | None]:
     return _number(low), _number(high)
 
 
-def breaks_of(frame: str, payload: str, number: int, book: LoggedSources) -> GraphBreak | None:
-    """A graph break from torch's message (`dynamo_graph_break_reason`); None if it is in another form."""
+def break_of(frame: str, payload: str, number: int, book: LoggedSources) -> GraphBreak:
+    """A graph break from torch's message (`dynamo_graph_break_reason`)."""
     from compiler.capture.breaks import graph_break  # it imports torch, which most records do not need
     from compiler.torch_api.dynamo import DEAD_ENDS, BreakFacts
     from compiler.torch_api.traced_lines import Place
@@ -142,11 +142,11 @@ def breaks_of(frame: str, payload: str, number: int, book: LoggedSources) -> Gra
         stack = [(matched["file"], int(matched["line"]), "", "", None)]
     places = []
     for file, line, _, code, _ in stack:
-        book.logged(file, line, code)
+        book.add_logged_line(file, line, code)
     for file, line, function, code, found in stack:
         columns = _columns(book, file, line, code, found["marks"] if found else None)
         places.append(Place(file, function, line, *columns))
-    own = _inside(places)
+    own = _drop_callers(places)
     reason = message.partition("\n")[0].strip()
     goes_on = not told.startswith(DEAD_ENDS)
     facts = BreakFacts(reason or "graph break", told, (), tuple(own), message, goes_on=goes_on)
@@ -164,8 +164,8 @@ def _without_edits(found: GraphBreak) -> tuple[Any, ...]:
     return tuple(replace(each, rewrite="", applicability="explanation", caveat="") for each in found.suggestions)
 
 
-def _inside(places: Sequence[Any]) -> list[Any]:
-    """The places from the compiled function on: those of the caller and of torch's wrappers are left out."""
+def _drop_callers(places: Sequence[Any]) -> list[Any]:
+    """Drop the places of the caller and of torch's wrappers, which are outside of the compiled function."""
     last = max((number for number, each in enumerate(places) if "_dynamo/eval_frame.py" in each.file.replace("\\", "/")
                 or "_wrapped_call_impl" in each.function or each.function == "_call_impl"), default=-1)  # fmt: skip
     inner = list(places[last + 1 :]) or list(places[-1:])
@@ -185,7 +185,7 @@ def _columns(book: LoggedSources, file: str, line: int, code: str, marks: str | 
 
 
 def _expression(piece: str) -> str:
-    """A marked piece of code, if it is an expression; of a header with its body, the tested expression."""
+    """A marked piece of code if it is an expression; for the header of a block, the expression in it; else ""."""
     while piece:
         try:
             ast.parse(piece, mode="eval")
@@ -250,11 +250,12 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard], symbols: Sequen
         key = next((key for key in _STATES if key in code), "")
         words = f"{_STATES.get(key, 'a torch setting')} is another"
         return GuardFailure(entry, _STATES.get(key, "torch setting"), _STATES.get(key, "torch setting"), "", "", words)
-    source, old = _compared(code)
+    source, old = _parse_comparison(code)
     name = argument(source) if source.startswith(("L[", "G[")) else source
     of_type = "check_type_id" in code
     new = next((value for guard in guards if argument(guard.source) == name for part in guard.code
-                for _, value in [_compared(part)] if value and ("check_type_id" in part) == of_type), "")  # fmt: skip
+                for _, value in [_parse_comparison(part)]
+                if value and ("check_type_id" in part) == of_type), "")  # fmt: skip
     new = new or next((str(symbol.hint) for symbol in symbols if symbol.source == name and not of_type), "")
     cause = _cause_of(code, source, old)
     old_words, new_words = (text if text in _SINGLETONS else value_words(text) for text in (old, new))
@@ -279,7 +280,7 @@ def _tensor_failure(entry: str, match: re.Match[str]) -> GuardFailure:
     return GuardFailure(entry, cause, name, old, new, words, f"L['{name}']")
 
 
-def _compared(code: str) -> tuple[str, str]:
+def _parse_comparison(code: str) -> tuple[str, str]:
     """Source and value of a guard such as `L['k'] == 1`; ("", "") for another kind of guard."""
     if match := re.fullmatch(r"___check_(?:type|obj)_id\((.*), \d+\)(?:, type=<(?:class|enum) '(.*)'>)?", code):
         return match[1], match[2] or ""
@@ -318,7 +319,7 @@ def listed_reasons(payload: str) -> tuple[str, ...]:
 
 
 def resumed_line(function: str) -> tuple[str, int] | None:
-    """Function and line that a resume function goes on at; None for another function."""
+    """Function and line at which a resume function resumes; None for any other function."""
     match = _RESUME.match(function)
     return (match[1], int(match[2])) if match else None
 
@@ -335,7 +336,7 @@ def with_followers(
     """
     if not breaks:
         return []
-    from compiler.capture.breaks import frames_after  # it imports torch, as `breaks_of` did
+    from compiler.capture.breaks import frames_after  # it imports torch, as `break_of` did
 
     resumed_by = {found.id: _followers(found, frames) for found in breaks}
     of_frames: dict[str, list[str]] = {}
@@ -358,7 +359,7 @@ def with_followers(
 
 
 def _followers(found: GraphBreak, frames: Mapping[str, Frame]) -> tuple[str, ...]:
-    """The next frame that resumes at the line of a break; else an earlier compilation, which may fit."""
+    """The next frame that resumes at the line of a break, or else an earlier one, whose code may be reused."""
     place = frames[found.frame].file, found.chain[0].line if found.chain else found.line
     resuming = [
         name for name, frame in frames.items()

@@ -1,4 +1,4 @@
-"""What changed between two texts of a log, such as graphs, guards, settings or kernels, and how to say it."""
+"""Differences between two logged texts, such as graphs, guards, settings or kernels, and words for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def changed_values(one: Mapping[str, str], other: Mapping[str, str]) -> list[tup
 
 
 def shared_changes(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Changes of values that both sides have: a log without a value says nothing of it."""
+    """Changes of values that both sides have: a log without a value says nothing about it."""
     return [change for change in changed_values(one, other) if change[1] and change[2]]
 
 

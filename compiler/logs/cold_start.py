@@ -39,7 +39,7 @@ PHASES = {
     "async_compile.wait": "kernels",
     "compile_file": "kernels",
 }
-"""Names of torch's spans -> the phase they belong to; any other belongs to that of the span around it."""
+"""Names of torch's spans -> their phase; any other span has the phase of the span around it."""
 _CACHE = ("cache", "torch_key", "triton_key", "get_system")
 _MOST_EVENTS = 1_000_000
 
@@ -76,8 +76,8 @@ class Instant:
 class ColdStart:
     """Where the time went. `seconds` is the time until every function was compiled for the first time (see `until`).
 
-    `compiling` are the seconds of `seconds` in which torch.compile worked; `by_phase` and `by_function` divide all
-    compilations of the log. `origin` is the time of the log's first span, in microseconds since 1970.
+    `compiling` is the part of `seconds` in which torch.compile worked; `by_phase` and `by_function` divide the time of
+    all compilations in the log. `origin` is the time of the log's first span, in microseconds since 1970.
     """
 
     seconds: float
@@ -93,7 +93,7 @@ class ColdStart:
 
 def cold_start_of(log: Log) -> ColdStart:
     """Read where the time went from a log."""
-    events = [event for event in map(_decoded, log.of("chromium_event")) if event is not None]
+    events = [event for event in map(_decode, log.events_of("chromium_event")) if event is not None]
     origin = min((event["ts"] for event in events), default=0.0)
     spans = tuple(_with_compilations(list(_spans(events, origin))))
     compilations = compilations_of(log)
@@ -107,7 +107,7 @@ def cold_start_of(log: Log) -> ColdStart:
         (f"{one.function} ({one.place})" for one in first if last is not None and one.compile_id == last.compile_id), ""
     )
     outer = [span for span in spans if span.depth == 0]
-    compiling = _covered((span.start, min(span.start + span.seconds, seconds)) for span in outer)
+    compiling = _covered_seconds((span.start, min(span.start + span.seconds, seconds)) for span in outer)
     return ColdStart(
         seconds=seconds,
         compiling=compiling,
@@ -123,7 +123,7 @@ def cold_start_of(log: Log) -> ColdStart:
     )
 
 
-def _decoded(event: Event) -> dict[str, Any] | None:
+def _decode(event: Event) -> dict[str, Any] | None:
     """The Chrome trace event of a log event; None if it is damaged."""
     try:
         values = msgspec.json.decode(event.payload_raw)
@@ -185,7 +185,7 @@ def _times(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float) -> t
 
 
 def _in_lanes(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans with threads numbered from 1, so that no two of a thread overlap."""
+    """Spans with threads numbered from 1, so that no two spans of a thread overlap."""
     ends: list[float] = []
     for span in sorted(spans, key=lambda each: each.start):
         lane = next((number for number, end in enumerate(ends) if end <= span.start), len(ends))
@@ -194,7 +194,7 @@ def _in_lanes(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def _with_compilations(spans: Sequence[Span]) -> Iterator[Span]:
-    """Spans, those of helper threads with the compilation that waits for them."""
+    """Spans; those of helper threads get the compilation that waits for them."""
     main = [span for span in spans if span.depth == 0 and span.compile_id]
     for span in spans:
         around = span if span.compile_id else next((each for each in main if _contains(each, span)), span)
@@ -237,7 +237,7 @@ def _function(compile_id: str, compilations: Sequence[Compilation]) -> tuple[str
     return (found.function, found.place) if found is not None else ("outside of compilations", "")
 
 
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
+def _covered_seconds(spans: Iterable[tuple[float, float]]) -> float:
     """Seconds that at least one span covers."""
     total = end = 0.0
     for start, stop in sorted(spans):

@@ -12,14 +12,15 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from compiler.logs.events import Event, Log
+from compiler.logs.events import CACHE_EVENT, Event, Log
 from compiler.record import Span
+from compiler.record.plain_text import file_name
 
 Status = Literal["compiled", "broken", "cached", "empty", "skipped", "limit", "failed", "unfinished"]
 """Outcome of a compilation.
 
 compiled: one graph of the whole frame. broken: a graph up to a graph break. cached: compiled, and all of its kernels
-came from a cache. empty: no tensor operation, so no graph. skipped: torch.compile gave the frame up, and it runs
+came from a cache. empty: no tensor operation, so no graph. skipped: torch.compile gave up on the frame, which runs
 eagerly. limit: the recompile limit was reached, and new inputs run eagerly. failed: an error was raised. unfinished:
 the log ends before the compilation does.
 """
@@ -29,7 +30,6 @@ EAGER: frozenset[Status] = frozenset(("skipped", "limit"))
 
 _KERNEL = re.compile(rb"^\t?\w+ = async_compile\.(?!wait\b)\w+\(", re.MULTILINE)
 _PLACE = re.compile(r"Graph break in user code at (.+):(\d+)\n")
-_CACHE = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 _LIMIT = re.compile(r"recompile.?limit|cache.?size.?limit", re.IGNORECASE)
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
 _KINDS = (
@@ -95,7 +95,7 @@ class Compilation:
     @property
     def place(self) -> str:
         """The code location, as "file.py:12"."""
-        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}" if self.file else ""
+        return f"{file_name(self.file)}:{self.line}" if self.file else ""
 
     @property
     def callers(self) -> tuple[Span, ...]:
@@ -106,7 +106,7 @@ class Compilation:
 def compilations_of(log: Log) -> tuple[Compilation, ...]:
     """The compilations of a log, in the order in which they started."""
     reader = _Reader(log)
-    for event in log.of(*_KINDS):
+    for event in log.events_of(*_KINDS):
         reader.read(event)
     return tuple(each.finish() for each in reader.started if not each.is_outer)
 
@@ -117,6 +117,7 @@ class _Open:
 
     id: str
     compile_id: str
+    autograd: str
     first: float
     last: float = 0.0
     attempts: int = 1
@@ -157,7 +158,7 @@ class _Open:
             recompile_reasons=self.reasons or _texts(metrics.get("recompile_reason")),
             first=self.first,
             last=max(self.first, self.last),
-            autograd=self.compile_id[1:].partition("/")[0] if self.compile_id.startswith("!") else "",
+            autograd=self.autograd,
         )
 
     def _function(self) -> Span:
@@ -180,7 +181,7 @@ class _Open:
             if gave_up or self.metrics.get("config_suppress_errors") is True:
                 return "skipped", why
             return "failed", f"{kind}: {why}" if kind and kind != "Unsupported" else why
-        if not self.metrics and not (self.compile_id.startswith("!") and self.has_graph):
+        if not self.metrics and not (self.autograd and self.has_graph):
             return "unfinished", "the log ends during this compilation"
         if self.breaks:
             return "broken", self.breaks[0].reason
@@ -222,7 +223,7 @@ class _Reader:
         if not event.compile_id:
             return
         if event.name == "recompile_reasons":  # it is logged before the compilation starts
-            self._reasons[event.compile_id] = _listed(event.payload)
+            self._reasons[event.compile_id] = _parse_reasons(event.payload)
             return
         each = self._open.get(event.compile_id)
         is_new = each is None or event.kind == "dynamo_start"
@@ -234,18 +235,16 @@ class _Reader:
         self._add(each, event)
 
     def _begin(self, event: Event) -> _Open:
-        name = event.compile_id
+        name, parts = event.compile_id, event.id_parts
         self._counts[name] = count = self._counts.get(name, 0) + 1
-        each = _Open(name if count == 1 else f"{name}#{count}", name, event.seconds)
+        each = _Open(name if count == 1 else f"{name}#{count}", name, parts.autograd, event.seconds)
         each.reasons = self._reasons.pop(name, ())
-        frame = name.rpartition("/")[0]
-        each.earlier = self._frames.get(frame)
-        self._frames[frame] = each if event.kind == "dynamo_start" else each.earlier or each
+        each.earlier = self._frames.get(parts.frame_id)
+        self._frames[parts.frame_id] = each if event.kind == "dynamo_start" else each.earlier or each
         self._open[name] = each
         self.started.append(each)
-        outer = name.partition("/")[0]
-        if name.startswith("!") and "/" in name and outer in self._open:
-            self._open[outer].is_outer = True
+        if parts.frame and parts.run in self._open:
+            self._open[parts.run].is_outer = True
         return each
 
     def _add(self, each: _Open, event: Event) -> None:
@@ -253,9 +252,9 @@ class _Reader:
         if event.kind == "dynamo_start":
             each.stack = self._stack(fields.get("stack"))
         elif event.kind == "compilation_metrics":
-            each.metrics = _wanted(fields)
+            each.metrics = _select_metrics(fields)
         elif event.kind == "bwd_compilation_metrics":
-            each.backward = _wanted(fields)
+            each.backward = _select_metrics(fields)
         elif event.kind == "inductor_output_code":
             each.kernels += len(_KERNEL.findall(event.payload_raw))
         elif event.kind == "artifact":
@@ -264,7 +263,7 @@ class _Reader:
             each.has_graph = True
 
     def _stack(self, frames: object) -> tuple[Span, ...]:
-        """Call stacks are shared among compilations: a job of thousands has few different ones."""
+        """The spans of a call stack. Equal stacks are shared: thousands of compilations have few different ones."""
         listed = frames if isinstance(frames, list) else []
         spans = tuple(self._span(frame) for frame in listed if isinstance(frame, dict))
         return self._stacks.setdefault(spans, spans)
@@ -282,7 +281,7 @@ def _add_artifact(each: _Open, event: Event) -> None:
         each.breaks.append(_logged_break(event.payload))
     elif event.name == "dynamo_error":
         each.error = event.payload.rstrip().rpartition("\n")[2][:_MOST_REASON]
-    elif match := _CACHE.fullmatch(event.name):
+    elif match := CACHE_EVENT.fullmatch(event.name):
         outcome = match.group(2)
         reason = _bypass_reason(event) if outcome == "bypass" else ""
         each.cache.setdefault(match.group(1), []).append(f"bypass: {reason}" if reason else outcome)
@@ -307,7 +306,7 @@ def _logged_break(text: str) -> LoggedBreak:
     return LoggedBreak(place.group(1) if place else "", int(place.group(2)) if place else 0, words)
 
 
-def _listed(payload: str) -> tuple[str, ...]:
+def _parse_reasons(payload: str) -> tuple[str, ...]:
     """Recompile reasons: one text, or a JSON list of texts, latest compilation first."""
     try:
         values = msgspec.json.decode(payload)
@@ -324,8 +323,8 @@ _KEPT = frozenset(
 )  # fmt: skip
 
 
-def _wanted(fields: dict[str, Any]) -> dict[str, Any]:
-    """The metrics that are read, with one more so that metrics are never empty: torch logs whole configurations."""
+def _select_metrics(fields: dict[str, Any]) -> dict[str, Any]:
+    """Keep the metrics that are read: torch logs whole configurations. `logged` makes them non-empty."""
     return {"logged": True} | {name: value for name, value in fields.items() if name in _KEPT and value is not None}
 
 

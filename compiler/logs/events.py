@@ -1,7 +1,7 @@
-"""The events of a structured trace (TORCH_TRACE) of one process, decoded only as far as they are asked for.
+"""The events of a structured trace (TORCH_TRACE) of one process, decoded on demand.
 
-A trace is a text file: each event is a line of glog with a JSON object, and may have a payload in lines that begin with
-a tab. Strings such as file names are interned: an event `str` gives a string its number. Other libraries may write
+A trace is a text file: each event is a glog line with a JSON object, and may have a payload, whose lines begin with a
+tab. Strings such as file names are interned: an event `str` gives a string its number. Other libraries may write
 lines of their own between events. The format is that of `torch/_logging/_internal.py` (`trace_structured`).
 """
 
@@ -36,15 +36,18 @@ _FRAME = re.compile(rb'"frame_id": ?(\d+), ?"frame_compile_id": ?(\d+)')
 _AUTOGRAD = re.compile(rb'"compiled_autograd_id": ?(\d+)')
 _HELPER = re.compile(rb'\] \{"(str|chromium_event|describe_\w+)"')
 
+CACHE_EVENT = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
+"""Names of artifacts that are the outcome of a look-up in a cache."""
+
 _BESIDES = frozenset(
     ("frame_id", "frame_compile_id", "attempt", "compiled_autograd_id", "has_payload", "rank", "stack", "process")
 )
-"""Fields that any event may have besides the one that its kind is named after."""
+"""Fields that an event of any kind may have, besides the field that names its kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
-    """A part of a log that can't be read; `at` is the byte at which it begins. The rest of the log is read."""
+    """A part of a log that can't be read; `at` is the byte offset of its start. The rest of the log is read."""
 
     file: str
     at: int
@@ -52,18 +55,49 @@ class LogProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One event. `kind` is torch's name of it ("dynamo_output_graph"); of an artifact, `name` is the artifact's.
+class CompileId:
+    """Torch's id of a compilation (`torch._guards.CompileId`): "0/1", "!0" or "!0/0/1" as text, "" for none.
 
-    `compile_id` is torch's own ("0/1", "[!0/0/1]" without brackets for compiled autograd: "!0/0/1", "" outside of a
-    compilation), `attempt` the number of the analysis in this compilation, from 0. `fields` is the value that the kind
-    names, `all_fields` the whole object. `seconds` is the time of day (the log has no year); `where` the line of torch
-    that wrote the event.
+    `frame` is the number of the frame, and `number` counts the frame's compilations from 0. `autograd` is the number of
+    the compiled-autograd run that the compilation is part of. Without a frame, the id is that of the run itself.
+    """
+
+    autograd: str = ""
+    frame: str = ""
+    number: str = ""
+
+    @property
+    def run(self) -> str:
+        """Id of the compiled-autograd run; "" outside of one."""
+        return f"!{self.autograd}" if self.autograd else ""
+
+    @property
+    def in_run(self) -> str:
+        """The id without the compiled-autograd run: "0/1"; "" for the run itself."""
+        return f"{self.frame}/{self.number}" if self.frame else ""
+
+    @property
+    def frame_id(self) -> str:
+        """Id of the frame, with the run that it is part of: "0", "!0/0"."""
+        return "/".join(filter(None, (self.run, self.frame))) if self.frame else ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.run, self.in_run)))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `kind` is torch's name for it ("dynamo_output_graph"); for an artifact, `name` is the artifact's.
+
+    `compile_id` is the text of `id_parts`, and `attempt` is the number of the analysis in this compilation, from 0.
+    `fields` is the value that the kind names, `all_fields` the whole object. `seconds` is the time of day (the log has
+    no year), and `where` the line of torch that wrote the event.
     """
 
     kind: str
     name: str
     compile_id: str
+    id_parts: CompileId
     attempt: int
     fields: Any
     all_fields: dict[str, Any]
@@ -75,7 +109,7 @@ class Event:
 
     @property
     def payload(self) -> str:
-        """The payload's text; "" without one. Bytes that are no UTF-8 are replaced."""
+        """The payload's text; "" without one. Invalid UTF-8 is replaced."""
         return self._log.text_between(*self._payload)
 
     @property
@@ -83,11 +117,6 @@ class Event:
         """The payload as it is in the file: each line begins with a tab."""
         part, start, end = self._payload
         return self._log.texts[part][start:end]
-
-    @property
-    def payload_bytes(self) -> int:
-        """Size of the payload in the file, with its indentation."""
-        return self._payload[2] - self._payload[1]
 
 
 @dataclass
@@ -108,7 +137,7 @@ class Log:
     def __iter__(self) -> Iterator[Event]:
         return (event for place in range(len(self)) if (event := self._event(place)) is not None)
 
-    def of(self, *kinds: str) -> Iterator[Event]:
+    def events_of(self, *kinds: str) -> Iterator[Event]:
         """Events of these kinds, in order; the others are not decoded."""
         wanted = {self._index.kinds[kind] for kind in kinds if kind in self._index.kinds}
         for place, kind in enumerate(self._index.of_kind):
@@ -123,8 +152,8 @@ class Log:
 
     @cached_property
     def strings(self) -> dict[int, str]:
-        """Interned strings by their number. They belong to this log: each rank counts its own."""
-        pairs = (event.fields for event in self.of("str"))
+        """Interned strings by their number. They belong to this log: each rank numbers its own."""
+        pairs = (event.fields for event in self.events_of("str"))
         return {
             number: text
             for pair in pairs
@@ -149,22 +178,22 @@ class Log:
         for head, part, start, end in zip(self.heads(), index.parts, index.starts, index.ends, strict=True):
             yield head, self.texts[part][start:end]
 
-    def only(self, compile_id: str) -> Log:
-        """The events of one of torch's ids, those of the compiled-autograd run around it, and those of none."""
-        wanted = {compile_id, compile_id.partition("/")[0] if compile_id.startswith("!") else compile_id, ""}
+    def select(self, compile_id: str, autograd: str = "") -> Log:
+        """The events of one of torch's ids, of the compiled-autograd run around it, and of no compilation."""
+        wanted = {compile_id, CompileId(autograd).run, ""}
         places = sorted(place for name in wanted for place in self._places.get(name, ()))
         part = Log(self.names, self.texts, self.rank, self.problems)
-        part.__dict__ |= {"_index": self._index.only(places), "strings": self.strings}
+        part.__dict__ |= {"_index": self._index.select(places), "strings": self.strings}
         return part
 
     @cached_property
     def _places(self) -> dict[str, array[int]]:
-        """Where the events of each of torch's ids are; chromium events and strings without an id are left out."""
+        """Positions of the events of each of torch's ids; chromium events and strings without an id are left out."""
         found: dict[str, array[int]] = {}
         for place, head in enumerate(self.heads()):
             frame, outer = _FRAME.search(head), _AUTOGRAD.search(head)
-            in_frame = f"{int(frame[1])}/{int(frame[2])}" if frame is not None else ""
-            name = f"!{int(outer[1])}" + (f"/{in_frame}" if in_frame else "") if outer is not None else in_frame
+            numbers = (str(int(frame[1])), str(int(frame[2]))) if frame is not None else ()
+            name = str(CompileId(str(int(outer[1])) if outer is not None else "", *numbers))
             if name or not _HELPER.search(head):
                 found.setdefault(name, array("Q")).append(place)
         return found
@@ -197,10 +226,12 @@ class Log:
         _, _, hours, minutes, seconds, fraction, thread, where, line = head.groups()
         kind = next((key for key in values if key not in _BESIDES), "")
         fields = values.get(kind)
+        id_parts = _compile_id(values)
         return Event(
             kind=kind,
             name=str(fields.get("name", "")) if kind == "artifact" and isinstance(fields, dict) else "",
-            compile_id=compile_id(values),
+            compile_id=str(id_parts),
+            id_parts=id_parts,
             attempt=number if isinstance(number := values.get("attempt"), int) else 0,
             fields=fields,
             all_fields=values,
@@ -212,15 +243,15 @@ class Log:
         )
 
 
-def compile_id(values: dict[str, Any]) -> str:
-    """Torch's name of the compilation that an event belongs to (`torch._guards.CompileId`); "" for none."""
+def _compile_id(values: dict[str, Any]) -> CompileId:
+    """The id of the compilation that an event belongs to."""
     autograd, frame, number = (values.get(key) for key in ("compiled_autograd_id", "frame_id", "frame_compile_id"))
-    in_frame = f"{frame}/{number}" if frame is not None else ""
-    return in_frame if autograd is None else f"!{autograd}" + (f"/{in_frame}" if in_frame else "")
+    outer = "" if autograd is None else str(autograd)
+    return CompileId(outer) if frame is None else CompileId(outer, str(frame), str(number))
 
 
 def _next_head(text: Text, place: int) -> re.Match[bytes] | None:
-    """The next start of an event. Lines of gigabytes are searched piece by piece, and not kept in memory."""
+    """The next start of an event. Lines of gigabytes are searched in pieces, which are not kept in memory."""
     while place < len(text):
         if (head := _HEAD.search(text, place, place + _PAGES_KEPT + _LONGEST_START)) is not None:
             return head
@@ -237,7 +268,7 @@ def give_back(text: mmap) -> None:
 
 
 class _Index:
-    """Where events are, and of what kind, in arrays of numbers: some 30 bytes for each event."""
+    """Positions and kinds of events, in arrays: about 30 bytes per event."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
@@ -247,7 +278,7 @@ class _Index:
         self.payloads = array("Q")
         self.ends = array("Q")
 
-    def only(self, places: Sequence[int]) -> _Index:
+    def select(self, places: Sequence[int]) -> _Index:
         """The index of the events at some places."""
         index = _Index()
         index.kinds = self.kinds
@@ -257,7 +288,7 @@ class _Index:
         return index
 
     def scan(self, part: int, text: Text) -> None:
-        """Add the events of one file. An event ends at the first line that has no tab at its start."""
+        """Add the events of one file. An event ends before the next line that doesn't begin with a tab."""
         place = given_back = 0
         while (head := _next_head(text, place)) is not None:
             line_end = text.find(b"\n", head.end(), head.end() + _LONGEST_HEAD)

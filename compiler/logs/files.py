@@ -69,20 +69,20 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
         _add_content(path.name, _content(path), found)
     named = path.name or str(path)
     if not found.texts:
-        raise LogError(_nothing_found(named, found.problems))
-    logs = [log for parts in _grouped(found.texts) for log in _logs_of(parts, found)]
+        raise LogError(_no_log_message(named, found.problems))
+    logs = [log for parts in _group_rotated_files(found.texts) for log in _logs_of(parts, found)]
     readable = [log for log in logs if len(log)]
     for log in logs:
         if not len(log):
             found.leave_out(log.names[0], _what_it_is(log.texts[0]))
     if not readable:
-        raise LogError(_nothing_found(named, found.problems))
+        raise LogError(_no_log_message(named, found.problems))
     readable.sort(key=lambda log: (log.rank is None, log.rank or 0, _start(log.texts[0])))
     readable[0].problems.extend(found.problems)
     return tuple(readable)
 
 
-def _nothing_found(name: str, problems: list[LogProblem]) -> str:
+def _no_log_message(name: str, problems: list[LogProblem]) -> str:
     if not problems:
         return f"{name}: it has no log of TORCH_TRACE (dedicated_log_torch_trace_….log)"
     more = f" ({pluralize(len(problems) - 1, 'other file')} left out, too)" if len(problems) > 1 else ""
@@ -229,8 +229,8 @@ def _add_member(name: str, content: bytes, found: _Found) -> None:
         found.leave_out(name, str(error))
 
 
-def _grouped(texts: dict[str, Text]) -> Iterator[dict[str, Text]]:
-    """Groups of files that are parts of one rotated log, in order of their first event."""
+def _group_rotated_files(texts: dict[str, Text]) -> Iterator[dict[str, Text]]:
+    """Group the files that are parts of one rotated log, in order of their first event."""
     groups: dict[str, dict[str, Text]] = {}
     for name, text in texts.items():
         matched = _LOG_NAME.fullmatch(name)

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from compiler.logs.events import Event, Log
+from compiler.logs.events import CACHE_EVENT, Event, Log
 
 GRAPHS = ("dynamo_output_graph", "aot_joint_graph", "aot_inference_graph", "aot_forward_graph", "aot_backward_graph")
 STAGE_OF = {
@@ -39,7 +39,6 @@ STAGE_OF = {
 }
 """Event or artifact -> the kind of fact, in the order in which a compilation makes them."""
 KINDS = tuple(dict.fromkeys(STAGE_OF.values()))
-_CACHES = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
 CHANGED = "changed"
 """The key in `Compiled.configs` of settings that are not the default, as code; other keys are torch's packages."""
 _CONFIGS = {"dynamo_config": "dynamo", "inductor_config": "inductor", "functorch_config": "functorch",
@@ -131,7 +130,6 @@ class Compiled:
     caches: dict[str, list[tuple[str, str, float]]] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
-    attempts: int = 1
 
     @property
     def place(self) -> Place:
@@ -169,7 +167,6 @@ class RankFacts:
     compilations: dict[Key, Compiled] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] | None = None
-    mismatch_reports: int = 0
     start: float = 0.0
     end: float = 0.0
 
@@ -204,7 +201,7 @@ class _Reader:
     def read(self) -> RankFacts:
         kinds = ("dynamo_start", "artifact", "compilation_metrics", *STAGE_OF)
         last = 0.0
-        for event in self.log.of(*dict.fromkeys(kinds)):
+        for event in self.log.events_of(*dict.fromkeys(kinds)):
             last = event.seconds
             self.facts.start = self.facts.start or event.seconds
             self._read(event)
@@ -221,20 +218,18 @@ class _Reader:
         name = event.name or event.kind
         if name == "torch_version":
             self._read_version(event)
-        elif name == "inductor_spmd_graph_mismatch":
-            self.facts.mismatch_reports += 1
         elif name == "fx_graph_runnable":
             self._read_runnable(event)
-        elif cache := _CACHES.match(name):
+        elif cache := CACHE_EVENT.fullmatch(name):
             outcome = (cache[2], event.payload, event.seconds)
-            self._compiled(event).caches.setdefault(cache[1], []).append(outcome)
+            self._compilation_of(event).caches.setdefault(cache[1], []).append(outcome)
         elif kind := STAGE_OF.get(name):
-            self._compiled(event).facts.setdefault(kind, []).append(event)
+            self._compilation_of(event).facts.setdefault(kind, []).append(event)
 
     def _begin(self, event: Event) -> None:
         known = self._by_id.get(event.compile_id)
         if known is not None and known.stack and not known.metrics and event.attempt > 0:
-            known.attempts += 1  # analysis starts again: what the attempt before logged is void
+            # The analysis restarts: what the previous attempt logged is void.
             for kind in (*GRAPHS, "guards"):
                 known.facts.pop(STAGE_OF.get(kind, kind), None)
             return
@@ -245,15 +240,15 @@ class _Reader:
 
     def _add(self, event: Event, stack: tuple[Place, ...], known: Compiled | None = None) -> Compiled:
         """Add the compilation of an event; `known` holds what was logged of it before its start."""
-        frame_id, _, number = event.compile_id.rpartition("/")
-        frame_id = f"{frame_id}#{self._resets[event.compile_id]}"
-        name = "compiled autograd" if event.compile_id.startswith("!") else event.compile_id or "no compilation"
+        parts = event.id_parts
+        frame_id = f"{parts.frame_id}#{self._resets[event.compile_id]}"
+        name = "compiled autograd" if parts.autograd else event.compile_id or "no compilation"
         code = self._code.setdefault(frame_id, stack[-1]) if stack else self._code.get(frame_id, Place(function=name))
-        autograd = "backward graph of " if event.compile_id.startswith("!") and stack else ""
+        autograd = "backward graph of " if parts.autograd and stack else ""
         named = (f"{autograd}{code.function}", code.file, code.line)
         frames = self._frames.setdefault(named, {})
         frame = frames.setdefault(frame_id, len(frames))
-        key = Key(*named, frame, int(number) if number.isdecimal() else 0)
+        key = Key(*named, frame, int(parts.number) if parts.number.isdecimal() else 0)
         compiled = Compiled(key, event.compile_id, event.seconds, event.seconds, stack)
         if known is not None:
             self.facts.compilations.pop(known.key, None)
@@ -261,8 +256,8 @@ class _Reader:
         self._by_id[event.compile_id] = compiled
         return self.facts.compilations.setdefault(key, compiled)
 
-    def _compiled(self, event: Event) -> Compiled:
-        """The compilation of an event; one is added if its start was not logged (as of compiled autograd)."""
+    def _compilation_of(self, event: Event) -> Compiled:
+        """The compilation of an event; one is added if its start was not logged (as for compiled autograd)."""
         found = self._by_id.get(event.compile_id)
         if found is None:
             found = self._add(event, ())
@@ -271,7 +266,7 @@ class _Reader:
         return found
 
     def _end(self, event: Event) -> None:
-        compiled = self._compiled(event)
+        compiled = self._compilation_of(event)
         metrics = {key: event.fields.get(key) for key in ("fail_type", "fail_reason", "fail_user_frame_filename",
                    "fail_user_frame_lineno", "restart_reasons", "param_bytes", "guard_count")}  # fmt: skip
         compiled.last, compiled.metrics = event.seconds, metrics
@@ -287,7 +282,7 @@ class _Reader:
         head = event.payload.partition("\nisolate_fails_code_str")[0]
         self.facts.environment = (self.facts.environment or {}) | dict(_environment(head))
         changed = "\n".join(line for line in head.splitlines() if _SETTING.match(line))
-        self._compiled(event).configs.setdefault(CHANGED, self._texts.setdefault(changed, changed))
+        self._compilation_of(event).configs.setdefault(CHANGED, self._texts.setdefault(changed, changed))
 
     def _read_version(self, event: Event) -> None:
         try:
@@ -391,16 +386,16 @@ def _graph_lines(text: str) -> Iterator[Line]:
             continue
         if stripped.startswith("def forward(self, "):
             inputs = sorted(f"{name}: {of}" for name, of in _TYPED.findall(stripped))
-            yield from (Line(_renamed(each, names, symbols), each) for each in inputs)
+            yield from (Line(_rename_values(each, names, symbols), each) for each in inputs)
             continue
         if _ALIAS.match(stripped):
             continue
         if defined := _DEFINED.match(line):
             names.setdefault(defined[1], f"value{len(names)}")
-        yield Line(_renamed(stripped.partition(";")[0], names, symbols), stripped.partition(";  ")[0], place)
+        yield Line(_rename_values(stripped.partition(";")[0], names, symbols), stripped.partition(";  ")[0], place)
 
 
-def _renamed(text: str, names: Mapping[str, str], symbols: dict[str, str]) -> str:
+def _rename_values(text: str, names: Mapping[str, str], symbols: dict[str, str]) -> str:
     text = _NAME.sub(lambda word: names.get(word[0], word[0]), text)
     text = _SYMBOL.sub(lambda word: symbols.setdefault(word[0], f"{word[1]}_{len(symbols)}"), text)
     return canonical(text).partition("  #")[0]
@@ -474,11 +469,11 @@ def _part(text: str, rank: int) -> str:
 
 
 def collectives_of(compiled: Compiled) -> Iterator[Collective]:
-    """Collectives in the graphs of a compilation: of the captured graph, and those that only later graphs have."""
+    """Collectives of the captured and backward graphs; of all later graphs if the captured graph has none."""
     captured = list(_collectives(compiled, ("graph",)))
-    later = list(_collectives(compiled, ("inference graph", "forward graph", "backward graph", "compiled autograd")))
-    backward = list(_collectives(compiled, ("backward graph",)))
-    yield from (captured + backward) if captured else later
+    later = ("inference graph", "forward graph", "backward graph", "compiled autograd")
+    yield from captured
+    yield from _collectives(compiled, ("backward graph",) if captured else later)
 
 
 def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collective]:
@@ -497,9 +492,10 @@ def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collect
 
 
 def _users_place(lines: Sequence[Line], number: int, name: str, compiled: Compiled) -> Place:
-    """The user's line that calls a collective, where the graph names torch's line inside of the function it calls.
+    """The user's line that calls a collective, also where the graph names the line in torch that this call runs.
 
-    It is between the lines of the operations before and after it; the file tells which, if it is here and unchanged.
+    It lies between the lines of the operations before and after it. The source file, if it is here and unchanged, shows
+    which line it is.
     """
     if not _OF_TORCH.search(lines[number].place.file):
         return lines[number].place
@@ -528,7 +524,7 @@ def _users_place(lines: Sequence[Line], number: int, name: str, compiled: Compil
 
 
 def _source(place: Place) -> list[str]:
-    """Lines of a file of this machine, if it holds the logged code at the logged line; else none."""
+    """Lines of a file on this machine, if it holds the logged code at the logged line; else none."""
     lines = linecache.getlines(place.file) if place.file.endswith(".py") else []
     fits = 0 < place.line <= len(lines) and (not place.code or lines[place.line - 1].strip() == place.code.strip())
     return lines if fits else []
@@ -576,12 +572,12 @@ def saved_bytes(compiled: Compiled) -> int:
     return total
 
 
-def own_group_names(ranks: Mapping[int, RankFacts]) -> Counter[tuple[int, str]]:
+def count_group_names(ranks: Mapping[int, RankFacts]) -> Counter[tuple[int, str]]:
     """The number of ranks that use each group name at each place in their sequence of collectives."""
     return Counter((place, each.group) for facts in ranks.values() for place, each in enumerate(facts.collectives))
 
 
-def in_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> bool:
+def have_same_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> bool:
     """Whether the keys that two ranks share come in the same order."""
     places = {key: place for place, key in enumerate(other)}
     return all(a < b for a, b in pairwise(places[key] for key in keys if key in places))

@@ -14,12 +14,12 @@ from compiler.logs.events import Event, Log
 
 _KINDS = ("str", "dynamo_start", "compilation_metrics")
 _MOST_READ = 16 * 2**20
-"""Maximum bytes that one look reads of one file."""
+"""Maximum bytes that `Follower.look` reads from one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A compilation that has started and not ended. `count` is how often its code was compiled, with this time."""
+    """A compilation that has started and not ended. `count` counts compilations of its code, this one included."""
 
     function: str
     place: str
@@ -34,7 +34,7 @@ class Running:
 
 
 class Follower:
-    """Follows all traces in a directory, without those that were there before. `ended` counts compilations."""
+    """Follows all traces in a directory, except those that were there before. `ended` counts compilations."""
 
     def __init__(self, folder: Path, before: Collection[Path] = ()) -> None:
         self.folder, self.before = folder, frozenset(before)
@@ -44,7 +44,7 @@ class Follower:
         self._running: dict[tuple[Path, str], Running] = {}
 
     def look(self) -> Running | None:
-        """Read what was written since the last look. Returns the compilation that started last, of those that run."""
+        """Read what was written since the last look. Returns the running compilation that started last."""
         for path in traces_in(self.folder, self.before):
             growing = self._files.setdefault(path, _Growing(path))
             for event in growing.new_events():
@@ -53,13 +53,13 @@ class Follower:
 
     def _take(self, path: Path, event: Event, strings: dict[int, str]) -> None:
         if event.kind == "dynamo_start":
-            if (started := self._started(event, strings)) is not None:
+            if (started := self._read_start(event, strings)) is not None:
                 self._running[path, event.compile_id] = started
         else:
             self._running.pop((path, event.compile_id), None)
             self.ended += 1
 
-    def _started(self, event: Event, strings: dict[int, str]) -> Running | None:
+    def _read_start(self, event: Event, strings: dict[int, str]) -> Running | None:
         stack = event.fields.get("stack") if isinstance(event.fields, dict) else None
         frames = [frame for frame in stack if isinstance(frame, dict)] if isinstance(stack, list) else []
         if not frames:
@@ -89,7 +89,7 @@ class _Growing:
             return
         end = text.rfind(b"\n") + 1 or (len(text) if len(text) == _MOST_READ else 0)
         self._at += end
-        for event in Log((self.path.name,), (text[:end],)).of(*_KINDS):
+        for event in Log((self.path.name,), (text[:end],)).events_of(*_KINDS):
             if event.kind != "str":
                 yield event
             elif isinstance(event.fields, list) and len(event.fields) == 2:
@@ -97,7 +97,7 @@ class _Growing:
 
 
 def traces_in(folder: Path, before: Collection[Path] = ()) -> list[Path]:
-    """The traces in a directory, without those that were there before."""
+    """The traces in a directory, except those that were there before."""
     return sorted(path for path in folder.glob("*.log") if path not in before and path.is_file())
 
 

@@ -36,7 +36,6 @@ _OPERATORS = (
     (" | ", "or_"), (" ^ ", "xor"), (" + ", "add"), (" - ", "sub"), (" @ ", "matmul"), (" * ", "mul"),
     (" / ", "truediv"), (" % ", "mod"),
 )  # fmt: skip
-_IN_PLACE = re.compile(r"(\w+) (\+|-|\*|/|//|@|\*\*|&|\||\^|%|<<|>>)= ")
 DEEPEST = 40
 """Maximum depth of bodies in bodies."""
 MOST_ROW = 200_000
@@ -127,8 +126,8 @@ def _modules(text: str) -> _Module:
     return outer or _Module("", 0, text.split("\n"))
 
 
-def _joined(lines: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The lines with one line for each signature and result, and AOTAutograd's comments by name."""
+def _join_lines(lines: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Join each signature and result into one line; also return AOTAutograd's comments by name."""
     found: list[str] = []
     comments: dict[str, str] = {}
     pending: list[str] = []
@@ -174,7 +173,7 @@ class _Reader:
         self.returned: dict[str, tuple[str, ...]] = {}
 
     def rows(self, module: _Module, path: str, opening: str) -> Iterator[Row]:
-        lines, comments = _joined(module.lines)
+        lines, comments = _join_lines(module.lines)
         parameters = _parameters(lines)
         renamed = {
             match["value"]: match["name"] for line in lines[:2000]
@@ -212,7 +211,7 @@ class _Inside:
     place: Place | None = None
     started: set[str] = field(default_factory=set)
 
-    def qualified(self, name: str) -> str:
+    def qualify(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
     def add_parameters(self, parameters: Mapping[str, str]) -> None:
@@ -227,12 +226,12 @@ class _Inside:
 
     def _add(self, node: PrintedNode) -> None:
         self.known[node.name] = None
-        inputs = [self.qualified(name) for name in node.inputs]
-        bodies = tuple(self.qualified(name) for name in node.bodies)
+        inputs = [self.qualify(name) for name in node.inputs]
+        bodies = tuple(self.qualify(name) for name in node.bodies)
         inputs += [name for body in bodies for name in self.reader.returned.get(body, ())]
         if node.op == "output":
             self.reader.returned[self.path] = tuple(inputs)
-        own = self.qualified(node.name)
+        own = self.qualify(node.name)
         self.reader.nodes.append(replace(node, name=own, inputs=tuple(inputs), body=self.path, bodies=bodies))
 
     def read(self, row: str) -> Iterator[Row]:
@@ -246,7 +245,7 @@ class _Inside:
         if stripped.startswith("return "):
             kind = "subgraph_output" if self.path else "output"
             self._add(PrintedNode("output", kind, "output", "output", inputs=self._names(stripped)))
-            yield row, self.qualified("output")
+            yield row, self.qualify("output")
             return
         if row.startswith("    ") and (declared := list(re.finditer(r'(\w+): "([^"]*)";', row))):
             for match in declared:
@@ -255,7 +254,7 @@ class _Inside:
             return
         node = self._node(row)
         if node is None:
-            yield row, self._declared_on(row)
+            yield row, self._declared_parameter(row)
             return
         if node.name in self.holders:
             return
@@ -263,22 +262,22 @@ class _Inside:
         fresh = [name for name in called if name not in self.started]
         inner = [(name, list(self._body(name))) for name in fresh]
         self._add(replace(node, inputs=tuple(name for name in node.inputs if name not in called), bodies=tuple(called)))
-        yield row, self.qualified(node.name)
+        yield row, self.qualify(node.name)
         indent = row[: len(row) - len(stripped)] + "    "
         for name, rows in inner:
             for number, (line, owner) in enumerate(rows):
-                yield (f"{indent}{line}" if line else line), (self.qualified(name) if number == 0 else owner)
+                yield (f"{indent}{line}" if line else line), (self.qualify(name) if number == 0 else owner)
 
     def _body(self, name: str) -> Iterator[Row]:
         self.started.add(name)
-        own = self.qualified(name)
+        own = self.qualify(name)
         self.reader.nodes.append(PrintedNode(own, "subgraph", "get_attr", name, body=self.path))
         yield from self.reader.rows(self.holders[name], own, f"{name}(")
 
-    def _declared_on(self, row: str) -> str:
+    def _declared_parameter(self, row: str) -> str:
         """The parameter that a line of the signature declares; "" for other lines."""
         name = next((name for name in ASSIGNED.findall(row) if name in self.known), "")
-        return self.qualified(name) if name and row.rstrip().endswith(",") else ""
+        return self.qualify(name) if name and row.rstrip().endswith(",") else ""
 
     def _node(self, row: str) -> PrintedNode | None:
         match = _ASSIGN.match(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -35,15 +35,16 @@ class Rank:
         """The record of all compilations."""
         return record_of(self.log)
 
-    def record_of(self, ids: str | Collection[str]) -> Record:
+    def record_of(self, ids: str | Collection[str], target: str = "") -> Record:
         """The record of one compilation ("0/1"), or of several by torch's ids; it is not kept.
 
-        After `torch._dynamo.reset()` torch gives ids again: "0/1#2" is the second compilation 0/1.
+        After `torch._dynamo.reset()` torch reuses ids: "0/1#2" is the second compilation 0/1. `target` is the GPU that
+        Triton kernels are compiled for, by default that of the log.
         """
         one = next((each for each in self.compilations if each.id == ids), None)
         if one is None:
-            return record_of(self.log, (ids,) if isinstance(ids, str) else ids)
-        return record_of(self.log.only(one.compile_id), (one.id,))
+            return record_of(self.log, (ids,) if isinstance(ids, str) else ids, target)
+        return record_of(self.log.select(one.compile_id, one.autograd), (one.id,), target)
 
     def __repr__(self) -> str:
         return f"<Rank {self.number}: {', '.join(self.log.names)}, {pluralize(len(self.log), 'event')}>"
@@ -58,7 +59,7 @@ class Job:
 
     path: Path
     ranks: Mapping[int, Rank]
-    left_out: tuple[LogProblem, ...] = field(default=())
+    left_out: tuple[LogProblem, ...] = ()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

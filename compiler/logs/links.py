@@ -1,6 +1,6 @@
 """Origins of a logged graph's nodes in the graph before it, inferred from names, source lines and data flow.
 
-Torch logs no provenance of graphs. Passes and the partitioner keep names, so that later graphs are matched by name.
+Torch logs no provenance of graphs. Passes and the partitioner keep names, so later graphs are matched by name.
 AOTAutograd traces the captured graph in order: of the nodes at one source line, consecutive blocks come from
 consecutive operations. Where one operation ends is decided by its result's type, by the parameters that it reads, by
 its name, and because later operations use only its result.
@@ -28,7 +28,7 @@ _LARGEST_RUN = 1000
 """Maximum number of nodes times operations at one line that are matched together."""
 _WINDOW = 24
 _LONGEST_RUN = 600
-"""Of more nodes at one line, each goes to the next operation that it can come from."""
+"""With more nodes at one line, each is matched to the next operation that it can come from."""
 _LONGEST_BLOCK = 48
 
 
@@ -113,7 +113,7 @@ class _Trace:
         self._match_runs(backward, self.operations[::-1], self._backward_score)
 
     def _note_uses(self, nodes: Sequence[PrintedNode]) -> None:
-        """Note where each value is used last; a result of the forward is used after all."""
+        """Record the last use of each value; results of the forward are used after its last node."""
         self.last_use = {name: place for place, node in enumerate(nodes) for name in node.inputs}
         if nodes and nodes[0].name not in self.gradients:
             returned = (name for node in self.graph.nodes if node.op == "output" for name in node.inputs)
@@ -155,7 +155,7 @@ class _Trace:
         score: _Score,
         free: frozenset[str],
     ) -> None:
-        """Match the nodes at one line; of many, some at a time, of which the first half is kept."""
+        """Match the nodes at one line; many nodes in windows, of which only the first half of the matches is kept."""
         done = at = 0
         while done < len(run):
             is_last = (len(run) - done) * (len(operations) - at) <= _LARGEST_RUN
@@ -175,12 +175,12 @@ class _Trace:
     def _one_by_one(self, nodes: Sequence[PrintedNode], operations: Sequence[PrintedNode]) -> None:
         at = 0
         for node in nodes:
-            fitting = (place for place in range(at, len(operations)) if self._reads_what(node, operations[place]))
+            fitting = (place for place in range(at, len(operations)) if self._may_read_inputs(node, operations[place]))
             named = (p for p in range(at, len(operations)) if _same_word(node, operations[p]))
-            at = next((p for p in named if self._reads_what(node, operations[p])), None) or next(fitting, at)
+            at = next((p for p in named if self._may_read_inputs(node, operations[p])), None) or next(fitting, at)
             self.found[node.name] = (operations[at].name,)
 
-    def _reads_what(self, node: PrintedNode, operation: PrintedNode) -> bool:
+    def _may_read_inputs(self, node: PrintedNode, operation: PrintedNode) -> bool:
         return all(self._may_read(name, operation) for name in node.inputs)
 
     def _may_read(self, name: str, operation: PrintedNode, before: Mapping[str, str] = {}) -> bool:

@@ -1,6 +1,6 @@
 """Kernels of logged output code, and the graph nodes that each computes.
 
-With provenance tracking on, torch logs the nodes of each kernel. Otherwise Triton kernels name them in a comment; of
+With provenance tracking on, torch logs the nodes of each kernel. Otherwise Triton kernels name them in a comment; for
 C++ kernels and calls of ATen they are inferred from the order of calls, buffers, types and names.
 """
 
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical, kernels_artifact
 from compiler.inductor.lines import Definition
@@ -21,7 +22,6 @@ from compiler.record.printed_code import short_name
 MOST_CODE = 32 * 2**20
 """Longer code is shown, but its kernels are not looked for."""
 _DEFINED = re.compile(r"^(\w+) = async_compile\.(?!wait\b)(\w+)\(", re.MULTILINE)
-_USER = re.compile(r"^(\w+) = async_compile\.triton\('(\w+)'", re.MULTILINE)
 _FRAGMENT = re.compile(r"^#   %(\w+) : [^\n]*= (?!PlaceHolder)", re.MULTILINE)
 _HANDLE = "# [Provenance debug handles] "
 _AOT_ID = re.compile(r"# AOT ID: \['\w*?_(forward|backward|inference)'\]")
@@ -90,7 +90,7 @@ def kernels_of_code(
         code, artifact_id=identity, title=title, graph=graph, definitions=definitions,
         fused=_logged_nodes(printed, found), fused_id=fused_id,
     )  # fmt: skip
-    linked = {entity.id: entity for entity in (_linked(each, found, fused_id) for each in artifact.entities)}
+    linked = {entity.id: entity for entity in (_link_to_nodes(each, found, fused_id) for each in artifact.entities)}
     own = tuple(
         replace(kernel, half=half, nodes=linked[kernel.id].origins) if kernel.id in linked else kernel
         for kernel in kernels
@@ -98,8 +98,8 @@ def kernels_of_code(
     return replace(artifact, half=half, entities=tuple(linked.values())), own
 
 
-def _linked(entity: Entity, found: Attribution, post_grad: str) -> Entity:
-    """A kernel or call with the nodes that it computes; those of a call are by its line."""
+def _link_to_nodes(entity: Entity, found: Attribution, post_grad: str) -> Entity:
+    """Link a kernel or call to the nodes that it computes; a call is known by its line."""
     if entity.kind == "kernel":
         nodes, inferred = found.nodes.get(entity.label, ()), entity.label in found.inferred_kernels
     elif entity.kind in ("call", "extern"):
@@ -292,11 +292,11 @@ class _Inference:
         for place, statement in enumerate(self.statements):
             if statement.extern == "return":
                 output = next((node for node in self.printed.nodes if node.op == "output" and not node.body), None)
-                self._want(statement.arguments, self._returned() if output else ())
+                self._want(statement.arguments, self._returned_names() if output else ())
             elif name := self.externs.get(place):
                 self._want(statement.reads, self.nodes[name].inputs)
 
-    def _returned(self) -> tuple[str, ...]:
+    def _returned_names(self) -> tuple[str, ...]:
         row = next((line for line in reversed(self.printed.text.split("\n")) if line.startswith("    return ")), "")
         return tuple(part.strip(" ()") for part in row.removeprefix("    return ").split(","))
 
@@ -306,7 +306,7 @@ class _Inference:
                 self.wanted.setdefault(buffer, self._base(name))
 
     def _base(self, name: str) -> str:
-        """The node that computes the value of which a node is a view."""
+        """The node that computes the value that a node is a view of."""
         while (node := self.nodes[name]).kind == "call" and short_name(node.target) in _VIEWS and node.inputs:
             if node.inputs[0] not in self.nodes:
                 break
@@ -326,20 +326,20 @@ class _Inference:
                 for buffer in statement.writes[:1] or statement.reads[:1]:
                     self.holds[buffer] = self.writers[buffer] = name
             elif statement.kernel:
-                nodes = self._computed(statement, made) or self._by_name(statement, made)
+                nodes = self._find_computed_nodes(statement, made) or self._by_name(statement, made)
                 self.by_line[statement.line] = tuple(nodes) or self._read_next(place)
             elif statement.extern != "return":
                 self.by_line[statement.line] = self._read_next(place)
 
     def _by_name(self, statement: _Statement, made: Counter[str]) -> list[str]:
-        """Nodes not yet computed of operators that are in the kernel's name."""
+        """The first node not yet computed whose operator is in the kernel's name, in a list; [] without one."""
         fresh = [node for node in self.printed.calls() if not made[node.name] and node.name not in self.extern_nodes]
         named = [node.name for node in fresh if not _is_view(node) and _is_named(node, statement.kernel)][:1]
         made.update(named)
         return named
 
     def _read_next(self, place: int) -> tuple[str, ...]:
-        """The node of the next call that reads what a call writes, as of a kernel that only copies its inputs."""
+        """The node of the next call of ATen that reads what a call writes: some kernels only copy its inputs."""
         written = set(self.statements[place].writes or self.statements[place].reads[:1])
         wanted = tuple(dict.fromkeys(self.wanted[buffer] for buffer in written if buffer in self.wanted))
         for later, statement in enumerate(self.statements[place + 1 :], place + 1):
@@ -347,7 +347,7 @@ class _Inference:
                 return (self.externs[later],)
         return wanted
 
-    def _computed(self, statement: _Statement, made: Counter[str]) -> list[str]:
+    def _find_computed_nodes(self, statement: _Statement, made: Counter[str]) -> list[str]:
         """The nodes between the buffers that a kernel reads and those that it writes."""
         read = [buffer for buffer in statement.reads if buffer not in statement.writes or buffer in self.holds]
         available = {self.holds[buffer] for buffer in read if buffer in self.holds}
@@ -359,9 +359,9 @@ class _Inference:
                 targets[buffer] = wanted
         open_nodes = [name for name in reachable if not made[name] and not _is_view(self.nodes[name])]
         for buffer in statement.writes:
-            if buffer not in targets and (name := self._likely(open_nodes, targets, reachable, statement.kernel)):
+            if buffer not in targets and (name := self._guess_target(open_nodes, targets, reachable, statement.kernel)):
                 targets[buffer] = name
-        found = self._between(available, targets.values())
+        found = self._nodes_between(available, targets.values())
         made.update(found)
         for buffer, name in targets.items():
             self.holds[buffer] = name
@@ -381,27 +381,26 @@ class _Inference:
         node = self.nodes.get(name)
         return node is None or (node.kind == "placeholder" and not type_attrs(node.type)) or node.op == "get_attr"
 
-    def _likely(
+    def _guess_target(
         self, open_nodes: Sequence[str], targets: Mapping[str, str], reachable: Mapping[str, None], kernel: str
     ) -> str:
         """The first node not yet computed whose value is needed outside of what can be computed now."""
         taken = set(targets.values())
-        users: dict[str, list[str]] = self._users()
         named = [name for name in open_nodes if name not in taken and _is_named(self.nodes[name], kernel)]
         for name in (*named, *(name for name in open_nodes if name not in taken)):
-            if any(user not in reachable for user in users.get(name, ())):
+            if any(user not in reachable for user in self._users.get(name, ())):
                 return name
         return named[-1] if named else ""
 
+    @cached_property
     def _users(self) -> dict[str, list[str]]:
-        if not hasattr(self, "_known_users"):
-            self._known_users: dict[str, list[str]] = {}
-            for node in self.printed.nodes:
-                for name in node.inputs:
-                    self._known_users.setdefault(name, []).append(node.name)
-        return self._known_users
+        users: dict[str, list[str]] = {}
+        for node in self.printed.nodes:
+            for name in node.inputs:
+                users.setdefault(name, []).append(node.name)
+        return users
 
-    def _between(self, available: set[str], targets: Iterable[str]) -> set[str]:
+    def _nodes_between(self, available: set[str], targets: Iterable[str]) -> set[str]:
         todo, seen = list(targets), set()
         while todo:
             name = todo.pop()

@@ -1,4 +1,4 @@
-"""Profiles of torch.profiler (Chrome traces), read without torch: what ran in which compiled graph, and what did not.
+"""Profiles of torch.profiler (Chrome traces), read without torch: what ran in which compiled graph, and what outside.
 
 torch marks what is needed: `Torch-Compiled Region: 0/0` is around compiled code, `## Call CompiledFxGraph … ##` around
 one half of its graph, and events such as `dynamo` and `inductor_compile` around compilations. A backward is matched to
@@ -170,7 +170,7 @@ def read_profile(path: str | Path) -> Trace:
     decoded, whole = _decode(data, str(path))
     cut = f"the profile is cut off: the last {len(data) - len(whole) + 2:,} bytes are not read"
     problems = (cut,) if len(whole) != len(data) else ()
-    events = [event for event in map(_timed, decoded.traceEvents) if event is not None]
+    events = [event for event in map(_read_timed_event, decoded.traceEvents) if event is not None]
     if not events:
         raise ProfileError(f"{path}: this profile has no events with a duration")
     rank = decoded.distributedInfo.rank if decoded.distributedInfo else None
@@ -199,14 +199,14 @@ def profile_bytes(path: str | Path) -> bytes:
 
 
 def _decode(data: bytes, path: str) -> tuple[_File, bytes]:
-    """The events of a file, and its bytes; those of a truncated one are closed after its last whole event."""
+    """The events of a file, and its bytes; a truncated file is closed after its last whole event."""
     if not data.strip():
         raise ProfileError(f"{path}: this file is empty")
     bare = data.lstrip()[:1] == b"["  # the format also allows a list without anything around it
     if not bare and _EVENTS.search(data) is None:
         raise ProfileError(f'{path}: this is no profile of torch.profiler: it has no "traceEvents"')
     try:
-        return _decoded(data, bare), data
+        return _parse_json(data, bare), data
     except _UNREADABLE as error:
         reason = str(error)
     end = len(data)
@@ -214,17 +214,17 @@ def _decode(data: bytes, path: str) -> tuple[_File, bytes]:
         end = data.rfind(_END_OF_EVENT, 0, end)
         whole = data[: end + 1] + (b"]" if bare else b"]}")
         with suppress(*_UNREADABLE):
-            return _decoded(whole, bare), whole
+            return _parse_json(whole, bare), whole
     raise ProfileError(f"{path}: this profile is damaged: {reason}")
 
 
-def _decoded(data: bytes, bare: bool) -> _File:
+def _parse_json(data: bytes, bare: bool) -> _File:
     return _File(msgspec.json.decode(data, type=list[_Event])) if bare else msgspec.json.decode(data, type=_File)
 
 
 @dataclass(slots=True)
 class _Timed:
-    """An event with a duration. `parent` and `first` are indices of events on the same thread."""
+    """An event with a duration. `parent` is the index of the event that encloses it, -1 without one."""
 
     name: str
     category: str
@@ -235,7 +235,7 @@ class _Timed:
     parent: int = -1
 
 
-def _timed(event: _Event) -> _Timed | None:
+def _read_timed_event(event: _Event) -> _Timed | None:
     if event.ph != "X":
         return None
     begin, duration = _number(event.ts), _number(event.dur)
@@ -243,7 +243,7 @@ def _timed(event: _Event) -> _Timed | None:
         return None
     category = event.cat if isinstance(event.cat, str) else ""
     if category not in _ON_HOST and category not in _ON_DEVICE:
-        return None  # such as `python_function`, of which there are most
+        return None  # such as `python_function`, the most frequent one
     thread = f"{event.pid}/{event.tid}"
     return _Timed(str(event.name), category, thread, begin, begin + duration, event.args or _Args())
 

@@ -42,14 +42,14 @@ from compiler.logs.fingerprints import (
     Place,
     RankFacts,
     collectives_of,
+    count_group_names,
     facts_of,
-    in_order,
+    have_same_order,
     lines_are_equal,
     lines_of,
-    own_group_names,
     place_of_kernel,
 )
-from compiler.record.plain_text import pluralize
+from compiler.record.plain_text import file_name, pluralize
 
 _AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
 _GRAPHS = ("graph", *_AUTOGRAD)
@@ -107,11 +107,6 @@ def compare_ranks(logs: Mapping[int, Log]) -> RankComparison:
         found += _Pair(reference, ranks[group[0]], groups[0], group).differences()
     found += _group_differences(ranks)
     return RankComparison(tuple(map(tuple, groups)), tuple(_first_of_each_kind(found)))
-
-
-def differences_between(logs: Mapping[int, Log]) -> tuple[Difference, ...]:
-    """The first difference of each kind between the ranks of a job; empty if all are equal."""
-    return compare_ranks(logs).differences
 
 
 def _first_of_each_kind(found: Sequence[Difference]) -> Iterator[Difference]:
@@ -237,12 +232,14 @@ class _Pair:
                 yield from found
             else:
                 missing.append((key, self.a, self.b) if key in a else (key, self.b, self.a))
-        yield from self._missing(missing, ended is not None or resumed)
-        if not missing and not in_order(a, b):
+        yield from self._missing_compilations(missing, ended is not None or resumed)
+        if not missing and not have_same_order(a, b):
             words = "the ranks compile the same functions in another order"
             yield self._difference("order", words, next(iter(b.values())))
 
-    def _missing(self, missing: Sequence[tuple[Key, RankFacts, RankFacts]], explained: bool) -> Iterator[Difference]:
+    def _missing_compilations(
+        self, missing: Sequence[tuple[Key, RankFacts, RankFacts]], explained: bool
+    ) -> Iterator[Difference]:
         """Compilations that only one of the ranks made."""
         left = list(missing)
         for key, has, lacks in missing:
@@ -252,18 +249,18 @@ class _Pair:
             moved = next((each for each in left if _is_same_code(each, key, has)), None)
             if moved is not None:
                 if has is self.a:
-                    yield self._moved(compiled, moved[1].compilations[moved[0]])
+                    yield self._moved_function(compiled, moved[1].compilations[moved[0]])
                 continue
-            yield self._alone(compiled, has, lacks)
+            yield self._unmatched_compilation(compiled, has, lacks)
 
-    def _moved(self, a: Compiled, b: Compiled) -> Difference:
+    def _moved_function(self, a: Compiled, b: Compiled) -> Difference:
         words = (
-            f"`{a.key.function}` is at line {a.key.line} of {_name(a.key.file)} on {self.names[0]}, "
-            f"and at line {b.key.line} of {_name(b.key.file)} on {self.names[1]}: not the same source"
+            f"`{a.key.function}` is at line {a.key.line} of {file_name(a.key.file)} on {self.names[0]}, "
+            f"and at line {b.key.line} of {file_name(b.key.file)} on {self.names[1]}: not the same source"
         )
         return self._difference("source", words, b)
 
-    def _alone(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> Difference:
+    def _unmatched_compilation(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> Difference:
         who, other = self._name(has), self._name(lacks)
         reasons = [
             line for event in compiled.facts.get("recompilation", ()) for line in lines_of(event, "recompilation")
@@ -311,7 +308,7 @@ class _Pair:
     def _compilation(self, a: Compiled, b: Compiled, absent: set[int]) -> Iterator[Difference]:
         failed = self._failure(a, b)
         self._own_numbers = False
-        changed = {kind: lines for kind in KINDS if (lines := self._changed(kind, a, b)) is not None}
+        changed = {kind: lines for kind in KINDS if (lines := self._compare_facts(kind, a, b)) is not None}
         if self._own_numbers:  # the graphs differ by the ranks' own numbers, and what is made of them, too
             changed = {kind: lines for kind, lines in changed.items() if kind in ("graph", "graph break", "guards")}
         cache = self._cache(a, b)
@@ -341,8 +338,8 @@ class _Pair:
         words = f"compiling `{failed.key.function}` ({failed.id}) failed on {who}: {reason}; it succeeded on {other}"
         return self._difference("failure", words, failed, place)
 
-    def _changed(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
-        """The lines of both sides if a fact differs; None if it is equal, or differs by own rank numbers alone."""
+    def _compare_facts(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
+        """The lines of both sides if a fact differs; None if it is equal but for each rank's own number."""
         one, other = a.facts.get(kind, []), b.facts.get(kind, [])
         if [event.payload_raw for event in one] == [event.payload_raw for event in other]:
             return None
@@ -483,7 +480,7 @@ def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
     Ranks of a mesh have groups of their own, each with as many ranks as the others; a numbered group that one rank
     alone calls, while others call another, is an error.
     """
-    sizes = own_group_names(ranks)
+    sizes = count_group_names(ranks)
     for place in sorted({place for place, _ in sizes}):
         at_place = {name: count for (where, name), count in sizes.items() if where == place}
         if len(at_place) < 2 or (len(set(at_place.values())) == 1 and min(at_place.values()) > 1):
@@ -521,19 +518,15 @@ def _verb(ranks: str, verb: str) -> str:
 def _is_same_code(each: tuple[Key, RankFacts, RankFacts], key: Key, has: RankFacts) -> bool:
     other, owner, _ = each
     same = (other.function, other.frame, other.number) == (key.function, key.frame, key.number)
-    return owner is not has and same and other.file.rpartition("/")[2] == key.file.rpartition("/")[2]
+    return owner is not has and same and file_name(other.file) == file_name(key.file)
 
 
 def _group_of(kind: str) -> str:
     return "autograd" if kind in _AUTOGRAD else kind
 
 
-def _name(file: str) -> str:
-    return file.rpartition("/")[2]
-
-
 def _short(place: Place) -> str:
-    return f"{_name(place.file)}:{place.line}" if place.line else "an unknown line"
+    return f"{file_name(place.file)}:{place.line}" if place.line else "an unknown line"
 
 
 def _capital(words: str) -> str:

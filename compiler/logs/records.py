@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import md5
 from typing import Any
 
+from compiler.logs.cache_keys import CACHES
 from compiler.logs.capture import (
-    breaks_of,
+    break_of,
     frames_of,
     guards_of_text,
     listed_reasons,
@@ -18,7 +19,7 @@ from compiler.logs.capture import (
     symbols_of,
     with_followers,
 )
-from compiler.logs.events import Event, Log, LogProblem
+from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, LogProblem
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
 from compiler.logs.links import Origins, origins_by_name, origins_by_trace
 from compiler.logs.output_code import half_of, kernels_of_code
@@ -73,7 +74,6 @@ _ABSENT = (
     ("timing", "a log has no measured times of calls or kernels; a profile of the job has them"),
 )
 _HINT = "run the function here with tcompile.explore to see it"
-_CACHES = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 _OF_PROCESS = ("chromium_event", "artifact", "dump_file", "compilation_metrics")
 """Events that may belong to no compilation."""
 MOST_NODES = 20_000
@@ -83,20 +83,18 @@ Attrs = dict[str, Any]
 
 @dataclass
 class _Compiled:
-    """The events of one compilation. `id` is unique in the log ("0/1", or "0/1#2" after a reset)."""
+    """The events of one compilation. `id` is unique in the log ("0/1", or "0/1#2" after a reset).
+
+    `graph` names its frame and compilation; those of compiled autograd are numbered with the others.
+    """
 
     id: str
-    compile_id: str
+    graph: str
+    parts: CompileId
     starts: list[Event] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
-    @property
-    def graph(self) -> str:
-        """Frame and compilation; those of compiled autograd are numbered with the others."""
-        name = self.id
-        return name.partition("/")[2] or name if name.startswith("!") else name
-
-    def of(self, *kinds: str) -> Iterator[Event]:
+    def events_of(self, *kinds: str) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds or event.name in kinds)
 
     def last(self, kind: str) -> Event | None:
@@ -125,7 +123,7 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
     early: dict[str, list[Event]] = {}
     counts: dict[str, int] = {}
     kinds = (KNOWN_KINDS | set(_FAILURES)) - {"str", "describe_storage", "describe_tensor"}
-    for event in log.of(*kinds):
+    for event in log.events_of(*kinds):
         name = event.compile_id
         if not name and event.kind in _OF_PROCESS and event.name not in _FAILURES:
             continue
@@ -135,7 +133,8 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
         each = now.get(name)
         if each is None or (event.kind == "dynamo_start" and each.starts):
             counts[name] = count = counts.get(name, 0) + 1
-            each = _Compiled(name if count == 1 else f"{name}#{count}", name)
+            suffix, parts = "" if count == 1 else f"#{count}", event.id_parts
+            each = _Compiled(f"{name}{suffix}", f"{parts.in_run or name}{suffix}", parts)
             each.events.extend(early.pop(name, ()))
             now[name] = found[each.id] = each
         if event.kind == "dynamo_start":
@@ -146,7 +145,7 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
 
 
 def _environment(log: Log) -> Environment:
-    version = next((event for event in log.of("artifact") if event.name == "torch_version"), None)
+    version = next((event for event in log.events_of("artifact") if event.name == "torch_version"), None)
     values = _json(version.payload) if version else {}
     return Environment(torch=str(values.get("pytorch_version", "")))
 
@@ -184,16 +183,18 @@ class _Reader:
         self.returned: dict[str, list[int]] = {}
         self.pre_grad: dict[str, list[str]] = {}
         self.instance: dict[str, str] = {}
+        self.frame_numbers: dict[str, str] = {}
         self.codes: dict[str, int] = {}
         self.target = ""
 
     def read(self, each: _Compiled) -> None:
         frame = self._frame(each)
+        self.frame_numbers[frame.id] = each.parts.frame
         if "recompile limit" in frame.reason or "cache_size_limit" in frame.reason:
             frame = self._at_limit(frame)
         if each.starts or each.last("compilation_metrics"):
             self.builder.frames[frame.id] = frame
-        self.instance[each.compile_id] = frame.id
+        self.instance[str(each.parts)] = frame.id
         self.pre_grad = _logged_pre_grad(each)
         self._graphs(each, self._call_site(each))
         self._capture(each, frame)
@@ -222,7 +223,7 @@ class _Reader:
         if not made & {"captured", "exported"}:
             words = "no compilation in this log has a graph: frames were skipped, failed, or the log ends before"
             self.builder.problem(Problem("captured", words, "the breaks and the index of the job say why"))
-        if missing := self.book.missing():
+        if missing := self.book.missing_files():
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             words = (
                 f"a log has no source files, and these are not here or have changed: {shown}; logged lines are shown"
@@ -238,9 +239,8 @@ class _Reader:
         failure = str(fields.get("fail_reason") or "").strip().partition("\n")[0]
         kind = str(fields.get("fail_type") or "")
         place = f"{function.file}:{function.line}:{function.function}"
-        frame_id = each.graph.partition("#")[0]
-        number = frame_id.rpartition("/")[2]
-        has_graph = any(True for _ in each.of("dynamo_output_graph", "compiled_autograd_graph"))
+        number = each.parts.number
+        has_graph = any(True for _ in each.events_of("dynamo_output_graph", "compiled_autograd_graph"))
         if function.file and function.line:
             self.book.line(function.file, function.line)
         return Frame(
@@ -255,11 +255,8 @@ class _Reader:
 
     def _at_limit(self, frame: Frame) -> Frame:
         """A frame at the recompile limit: torch logs no function for it, but an earlier compilation has it."""
-        same = (
-            known
-            for known in self.builder.frames.values()
-            if known.id.rpartition("/")[0] == frame.id.rpartition("/")[0]
-        )
+        numbers = self.frame_numbers
+        same = (known for known in self.builder.frames.values() if numbers[known.id] == numbers[frame.id])
         known = next(same, frame)
         return replace(
             frame, function=known.function, file=known.file, line=known.line, code=known.code, outcome="skipped",
@@ -276,14 +273,18 @@ class _Reader:
     def _call_site(self, each: _Compiled) -> tuple[str, ...]:
         """Ids of the user's lines that led to the compiled function, outermost first."""
         stack = frames_of(self.log, each.starts[-1].fields.get("stack")) if each.starts else []
-        return tuple(self.book.logged(span.file, span.line, span.code) for span in stack[:-1] if not span.installed)
+        return tuple(
+            self.book.add_logged_line(span.file, span.line, span.code) for span in stack[:-1] if not span.installed
+        )
 
     def _graphs(self, each: _Compiled, call_site: tuple[str, ...]) -> None:
         """Add the graphs and kernels of a compilation. Of several attempts the last one counts."""
         half: GraphHalf = ""
         code_half: GraphHalf = ""
         graph = each.graph
-        for event in each.of(*_GRAPHS, "inductor_output_code", "optimize_ddp_split_child", "compiled_autograd_graph"):
+        for event in each.events_of(
+            *_GRAPHS, "inductor_output_code", "optimize_ddp_split_child", "compiled_autograd_graph"
+        ):
             graph = self._part(each, event, graph)
             if event.kind == "inductor_output_code":
                 self._kernels(each, event, graph, half_of(event.payload) or code_half or "inference")
@@ -328,7 +329,7 @@ class _Reader:
         """
         if event.kind == "optimize_ddp_split_child" and isinstance(event.fields, dict):
             return f"{each.graph} {event.fields.get('name', '')}".strip()
-        names = [child.fields.get("name", "") for child in each.of("optimize_ddp_split_child")
+        names = [child.fields.get("name", "") for child in each.events_of("optimize_ddp_split_child")
                  if isinstance(child.fields, dict)]  # fmt: skip
         parts = [f"{each.graph} {name}" for name in names]
         if not parts or event.kind in ("dynamo_output_graph", "compiled_autograd_graph"):
@@ -350,7 +351,7 @@ class _Reader:
         return max((len(inputs & own) - len(inputs ^ own) / 2 for own in names), default=-1e9)
 
     def _payload(self, event: Event) -> str:
-        """The payload, after its checksum was compared."""
+        """The payload; a wrong checksum is a problem of the log."""
         text = event.payload
         wanted = event.all_fields.get("has_payload")
         if isinstance(wanted, str) and md5(text.encode(), usedforsecurity=False).hexdigest() != wanted:
@@ -442,18 +443,18 @@ class _Reader:
 
     def _capture(self, each: _Compiled, frame: Frame) -> None:
         builder = self.builder
-        symbols = symbols_of(frame.id, each.of(*_SYMBOLS), self.log, self.book)
+        symbols = symbols_of(frame.id, each.events_of(*_SYMBOLS), self.log, self.book)
         builder.symbols.extend(symbols)
         guards: tuple[Any, ...] = ()
         if (event := each.last("dynamo_cpp_guards_str")) is not None:
             guards = guards_of_text(frame.id, self._payload(event), self.book, symbols)
             builder.guards.extend(guards)
         seen: set[str] = set()
-        for event in each.of("dynamo_graph_break_reason"):
+        for event in each.events_of("dynamo_graph_break_reason"):
             text = self._payload(event)
-            if text not in seen and (found := breaks_of(frame.id, text, len(seen), self.book)) is not None:
+            if text not in seen:
+                builder.breaks.append(break_of(frame.id, text, len(seen), self.book))
                 seen.add(text)
-                builder.breaks.append(found)
         if (event := each.last("recompile_reasons")) is not None:
             reasons = listed_reasons(self._payload(event))
             found_one = recompile_of(frame, reasons, guards, symbols, self.instance)
@@ -466,7 +467,7 @@ class _Reader:
             where = f"{frame.function} ({frame.file}:{frame.line})"
             self.builder.problem(Problem("captured", f"{where} was not compiled: {frame.reason}", graph=frame.id))
         told = {"dynamo_error"} if frame is not None and frame.outcome == "failed" else set()
-        for event in each.of(*(_FAILURES.keys() - told)):
+        for event in each.events_of(*(_FAILURES.keys() - told)):
             words = _FAILURES[event.name or event.kind]
             text = event.payload.strip() or str(event.fields if isinstance(event.fields, dict) else "")
             last = _error_line(text)
@@ -474,9 +475,9 @@ class _Reader:
             self.builder.problem(Problem(stage, f"{words}: {last[:400]}", graph=each.graph))
 
     def _caches(self, each: _Compiled) -> None:
-        """Outcomes of caches as decisions, with the parts of the key."""
-        for event in each.of("artifact"):
-            if not (match := _CACHES.fullmatch(event.name)):
+        """Add the outcomes of caches as decisions, with the key and its number of parts."""
+        for event in each.events_of("artifact"):
+            if not (match := CACHE_EVENT.fullmatch(event.name)):
                 continue
             values = _json(event.payload)
             key, why = str(values.get("key") or ""), str(values.get("cache_bypass_reason") or "")
@@ -485,16 +486,15 @@ class _Reader:
             words = why.partition("\n")[0] or (f"key {key}" if key else "")
             if count:
                 words += f", of {pluralize(count, 'part')}"
-            name = {"fx_graph": "FX graph cache", "aotautograd": "AOTAutograd cache"}[match[1]]
-            decision = Decision(name, each.graph, (), match[2], words)
+            decision = Decision(CACHES[match[1]], each.graph, (), match[2], words)
             if decision not in self.builder.decisions:
                 self.builder.decisions.append(decision)
 
     def _phases(self, each: _Compiled) -> None:
-        """Times of phases from the events that torch logs for Chromium's trace viewer."""
+        """Add the times of phases, from the events that torch logs for Chromium's trace viewer."""
         open_events: list[tuple[str, float]] = []
         totals: dict[tuple[str, str], tuple[float, int]] = {}
-        for event in each.of("chromium_event"):
+        for event in each.events_of("chromium_event"):
             values = _json(event.payload)
             name, time, phase = str(values.get("name", "")), values.get("ts"), values.get("ph")
             if not isinstance(time, int | float):
@@ -521,7 +521,7 @@ def _returned_bytes(printed: PrintedGraph) -> list[int]:
 
 
 def _error_line(text: str) -> str:
-    """The line of a traceback that says what is wrong; the last line of another text."""
+    """The line of a traceback that says what is wrong; the last line of any other text."""
     lines = [line for line in text.split("\n") if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     after = lines[starts[-1] + 1 :] if starts else lines[-1:]
@@ -531,7 +531,7 @@ def _error_line(text: str) -> str:
 def _logged_pre_grad(each: _Compiled) -> dict[str, list[str]]:
     """Nodes of the pre-grad graph by node of the post-grad graph, if torch tracked provenance."""
     found: dict[str, list[str]] = {}
-    for event in each.of("inductor_provenance_tracking_node_mappings"):
+    for event in each.events_of("inductor_provenance_tracking_node_mappings"):
         mapping = _json(event.payload).get("preToPost")
         for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
             for node in nodes if isinstance(nodes, list) else ():
@@ -542,7 +542,7 @@ def _logged_pre_grad(each: _Compiled) -> dict[str, list[str]]:
 def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
     """Post-grad nodes by call of a kernel ("triton_poi_fused_add_0:3"), if torch tracked provenance."""
     found: dict[str, list[str]] = {}
-    for event in each.of("inductor_provenance_tracking_node_mappings"):
+    for event in each.events_of("inductor_provenance_tracking_node_mappings"):
         mapping = _json(event.payload).get("cppCodeToPost")
         for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
             if isinstance(nodes, list):
@@ -552,7 +552,7 @@ def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class _Entities:
-    """Makes entities of printed nodes."""
+    """Makes the entities of a printed graph's nodes."""
 
     identity: str
     book: LoggedSources
@@ -568,7 +568,7 @@ class _Entities:
             origins = self.call_site
         if node.place is not None and node.kind == "call":
             place = node.place
-            line = self.book.logged(place.file, place.line, place.code)
+            line = self.book.add_logged_line(place.file, place.line, place.code)
             attrs |= {"file": self.book.name(place.file), "line": place.line, "code": place.code}
             if not self.parent:
                 origins = tuple(dict.fromkeys((*self.call_site, line)))

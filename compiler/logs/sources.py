@@ -28,14 +28,14 @@ class LoggedSources(SourceBook):
         self.codes: dict[str, dict[int, str]] = {}
         self._read: dict[str, list[str]] = {}
 
-    def logged(self, file: str, number: int, code: str) -> str:
-        """Id of a line, of which the log holds the code."""
+    def add_logged_line(self, file: str, number: int, code: str) -> str:
+        """Add a line, with its code if the log has it; returns its id."""
         if code:
             self.codes.setdefault(file, {}).setdefault(number, code.strip())
         return self.line(file, number)
 
     def logged_span(self, file: str, number: int, function: str, code: str) -> Span:
-        self.logged(file, number, code)
+        self.add_logged_line(file, number, code)
         return Span(self.name(file), number, number, function=function, code=code, installed=is_of_package(file))
 
     def name(self, file: str) -> str:
@@ -77,8 +77,8 @@ class LoggedSources(SourceBook):
         self.lines = dict(list(self.lines.items())[:MOST_FILES])
         return super().artifacts()
 
-    def missing(self) -> list[str]:
-        """Names of the user's files of which only logged lines are shown."""
+    def missing_files(self) -> list[str]:
+        """Names of the user's files that are shown only by their logged lines."""
         return [self.name(file) for file in self.lines if not self.is_whole(file) and not is_of_package(file)]
 
     def _logged_lines(self, file: str) -> list[str]:

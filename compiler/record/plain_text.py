@@ -1,4 +1,4 @@
-"""Plain-text helpers: counts, bytes, one line, suggestions for misspelt names."""
+"""Plain-text helpers: counts, bytes, one line, file names, suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def pluralize(count: float, noun: str, plural: str = "") -> str:
 def one_line(text: str) -> str:
     """The text with each run of whitespace replaced by one space."""
     return " ".join(text.split())
+
+
+def file_name(path: str) -> str:
+    """The last part of a path of any system: `model.py`."""
+    return path.replace("\\", "/").rpartition("/")[2]
 
 
 def size_text(count: float) -> str:

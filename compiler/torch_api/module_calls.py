@@ -143,7 +143,7 @@ def restore_mark(module: object) -> Iterator[None]:
 
 
 @contextmanager
-def redirected(module: Module, target: Compiled) -> Iterator[None]:
+def redirect_calls(module: Module, target: Compiled) -> Iterator[None]:
     """Redirect calls of `module` to `target` in the block."""
     redirection = Redirection(module, target)
     try:

@@ -19,11 +19,11 @@ def numpy_draws_from_torch() -> Iterator[None]:
     with ExitStack() as stack:
         for name in torchs_random.__all__:
             if name != "seed":
-                stack.enter_context(replace_attribute(np.random, name, call_instead(_drawn(name))))
+                stack.enter_context(replace_attribute(np.random, name, call_instead(_draw_from_torch(name))))
         yield
 
 
-def _drawn(name: str) -> Callable[..., Any]:
+def _draw_from_torch(name: str) -> Callable[..., Any]:
     function = getattr(torchs_random, name)
 
     def draw(_original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

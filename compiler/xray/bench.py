@@ -52,10 +52,10 @@ class Bench:
 
     def call_once(self, backend: str = "") -> Any:
         """Make the call, compiled for a backend, or eagerly; return its value."""
-        function = self.compiled(backend) if backend else self.function
+        function = self.compile_function(backend) if backend else self.function
         return function(*self.call.args, **self.call.kwargs)
 
-    def compiled(self, backend: str = "eager", dynamic: bool | None = None) -> Function:
+    def compile_function(self, backend: str = "eager", dynamic: bool | None = None) -> Function:
         """The function to call, compiled."""
         return dynamo.compile_function(self.function, dynamo.named_backend(backend), dynamic=dynamic, fullgraph=False)
 

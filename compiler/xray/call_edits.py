@@ -1,4 +1,4 @@
-"""The user's call of the explored function in their source, and statements above it as an edit."""
+"""Find the user's call of the explored function in the source, and insert statements above it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class UsersCall:
     """The call in the user's source that led to a call of the explored function.
 
     `is_direct`: it calls the explored function itself. If it only gets the function as an argument, as
-    `tcompile.explore(f, x)`, `is_passed` is set. Otherwise, it calls code of a package that calls the function.
+    in `tcompile.explore(f, x)`, `is_passed` is set. Otherwise, it calls code of a package that calls the function.
     """
 
     file: str

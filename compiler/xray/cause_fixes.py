@@ -306,7 +306,7 @@ class CauseTrials:
         numbers = [call.number for call in self.found.calls]
         owner, known = self.found.owners[cause.id], {_key(step) for step in self.found.owners.values()}
         mine, others = dict[str, None](), ""
-        for found, failure, step in self.found.owned_by(record, numbers) if record else ():
+        for found, failure, step in self.found.failures_with_owners(record, numbers) if record else ():
             if step is not None and _key(step) == _key(owner) and _is_kind(cause, failure.cause):
                 mine[found.frame] = None
             elif step is not None and _key(step) not in known:
@@ -353,7 +353,7 @@ class CauseTrials:
             restore()
             dynamic = candidate.dynamic if candidate.dynamic is not None else search.record.options.dynamic
             first = Bench(calls[0], restore)
-            run = first.compiled(dynamic=dynamic) if seed is None else first.function
+            run = first.compile_function(dynamic=dynamic) if seed is None else first.function
 
             def make(call: Call, number: int) -> Any:
                 bench = Bench(call, restore, search.limit)
@@ -494,7 +494,7 @@ class CauseTrials:
 
 def _initial_values(source: Source, owner: Step, attribute: str, file: str) -> Iterator[Suggestion]:
     """Yield edits that assign a tensor where a class or module assigns a constant number to an attribute or name."""
-    inside = next((each for each in source.around(owner.node) if isinstance(each, ast.ClassDef)), source.tree)
+    inside = next((each for each in source.enclosing_nodes(owner.node) if isinstance(each, ast.ClassDef)), source.tree)
     for node in ast.walk(inside):
         match node:
             case ast.Assign(

@@ -141,7 +141,9 @@ class CauseSearch:
         roots = [root for call in self.calls for root in roots_of(call.fn, call.args, call.kwargs)]
         return [value for _, value in State.of(roots, largest=0).objects]
 
-    def owned_by(self, record: Record, calls: Sequence[int]) -> Iterator[tuple[Recompile, GuardFailure, Step | None]]:
+    def failures_with_owners(
+        self, record: Record, calls: Sequence[int]
+    ) -> Iterator[tuple[Recompile, GuardFailure, Step | None]]:
         """Yield each recompilation with each failed guard of its closest cache entry, and the guarded value's owner.
 
         `calls` are the numbers of the record's calls.
@@ -188,7 +190,7 @@ def _note_kinds(search: Search, kinds: Kinds, files: Sequence[str]) -> Iterator[
             bench = Bench(call, restore, search.limit)
             restore_before(call)
             try:
-                with kinds.noted(functions), bench.in_its_modes(), unheard():
+                with kinds.record_kinds(functions), bench.in_its_modes(), unheard():
                     bench.call_once()
             except STOPS as error:
                 name = "it" if isinstance(error, OutsideError) else f"it raises {type(error).__name__}:"
@@ -398,7 +400,7 @@ class _Attribution:
             return self._guarded_step(failure) or walk.owner_of_name(source, function, name, frame.line)
         if scope == "G":
             return global_owner(source, name, walk)
-        enclosing = [function, *(each for each in source.around(function) if hasattr(each, "args"))]
+        enclosing = [function, *(each for each in source.enclosing_nodes(function) if hasattr(each, "args"))]
         for each in enclosing:
             if found := walk.owner_of_name(source, each, name, frame.line):
                 return found
@@ -435,7 +437,7 @@ class _Attribution:
         if step is None or source is None or not isinstance(step.node, ast.expr):
             return step
         if failure.cause in _OBJECTS:
-            around = (each for each in source.around(step.node) if isinstance(each, ast.Call))
+            around = (each for each in source.enclosing_nodes(step.node) if isinstance(each, ast.Call))
             return Step(step.file, next(around, step.node), failure.argument)
         return walk.owner_of_expression(source, step.node, walk.entered_at) or step
 
@@ -459,7 +461,7 @@ class _Attribution:
         """The innermost `with` around the calls that lead to a frame, as it may switch torch's state; None if none."""
         for site in reversed(self._sites(frame)):
             source = source_of_file(site.file)
-            for node in source.around(site.call) if source else ():
+            for node in source.enclosing_nodes(site.call) if source else ():
                 if isinstance(node, ast.With):
                     return Step(site.file, node, "")
         return None

@@ -138,7 +138,7 @@ class Kinds:
         """Keys of all expressions that are noted when they run. Read it only after the calls, as it is cached."""
         return frozenset(self.nodes)
 
-    def of(self, key: NodeKey, calls: Iterable[int]) -> list[Kind]:
+    def kinds_of(self, key: NodeKey, calls: Iterable[int]) -> list[Kind]:
         """Kinds of an expression's values in some calls."""
         by_call = self.found.get(key, {})
         return list(dict.fromkeys(kind for call in dict.fromkeys(calls) for kind in by_call.get(call, ())))
@@ -149,10 +149,10 @@ class Kinds:
 
     def aspects(self, key: NodeKey, aspect: str, calls: Iterable[int]) -> set[Any]:
         """The different values that an aspect of an expression takes in some calls."""
-        return {each for kind in self.of(key, calls) if (each := kind.aspect(aspect)) is not None}
+        return {each for kind in self.kinds_of(key, calls) if (each := kind.aspect(aspect)) is not None}
 
     @contextmanager
-    def noted(self, functions: Mapping[str, Sequence[FunctionType]]) -> Iterator[None]:
+    def record_kinds(self, functions: Mapping[str, Sequence[FunctionType]]) -> Iterator[None]:
         """While the block runs, record the kinds of the values of all expressions in functions, given by file."""
         codes: dict[CodeKey, CodeType] = {}
         for file in functions:

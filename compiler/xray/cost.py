@@ -87,7 +87,7 @@ def cost_of(search: Search, change: Change) -> ProgramCost | None:
     """
     counter = _Counter()
     try:
-        with dynamo.observe(counter), _compiled(search, change, "eager") as run:
+        with dynamo.observe(counter), _compile_with_change(search, change, "eager") as run:
             run()
     except STOPS:
         return None
@@ -97,7 +97,7 @@ def cost_of(search: Search, change: Change) -> ProgramCost | None:
 def milliseconds_of(search: Search, change: Change) -> float | None:
     """Median time of all calls together with a change, compiled for the explored backend; None if a call raises."""
     try:
-        with _compiled(search, change, search.record.options.backend) as run:
+        with _compile_with_change(search, change, search.record.options.backend) as run:
             for _ in range(WARM_UPS):
                 run()
             return 1e3 * statistics.median(run() for _ in range(ROUNDS))
@@ -106,14 +106,14 @@ def milliseconds_of(search: Search, change: Change) -> float | None:
 
 
 @contextmanager
-def _compiled(search: Search, change: Change, backend: str) -> Iterator[Callable[[], float]]:
+def _compile_with_change(search: Search, change: Change, backend: str) -> Iterator[Callable[[], float]]:
     """Yield a function that makes all calls with a change, compiled, and returns the seconds that they took."""
     program = Program(search.functions, {}, change.edits, change.definitions)
     calls = (search.call, *search.call.later)
     with ExitStack() as stack:
         stack.enter_context(program.with_stand_ins({}))
         stack.enter_context(change.apply_settings())
-        compiled = Bench(search.call, lambda: None).compiled(backend)
+        compiled = Bench(search.call, lambda: None).compile_function(backend)
         restore = stack.enter_context(repeatable(*calls))
 
         def run() -> float:

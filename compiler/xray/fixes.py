@@ -139,7 +139,7 @@ class Trials:
 
     def _all_or_none(self, working: Sequence[Fix]) -> list[Fix]:
         """The fixes that edit different lines if these work together, else none."""
-        fitting = self._fitting([], working)
+        fitting = self._add_compatible_fixes([], working)
         return [] if self._reason_against(fitting) else fitting
 
     def _combination_of(self, fixes: Sequence[Fix], chosen: Sequence[Fix], why_not: str = "") -> Tried:
@@ -192,7 +192,7 @@ class Trials:
 
     def _grow(self, chosen: list[Fix], more: Sequence[Fix]) -> list[Fix]:
         """Add the fixes in `more` that work together with `chosen`: try all at once, or else each half in turn."""
-        fitting = self._fitting(chosen, more)
+        fitting = self._add_compatible_fixes(chosen, more)
         added = fitting[len(chosen) :]
         if self.budget.is_spent(TOGETHER):
             return chosen
@@ -203,7 +203,7 @@ class Trials:
         half = len(added) // 2
         return self._grow(self._grow(chosen, added[:half]), added[half:])
 
-    def _fitting(self, chosen: Sequence[Fix], more: Sequence[Fix]) -> list[Fix]:
+    def _add_compatible_fixes(self, chosen: Sequence[Fix], more: Sequence[Fix]) -> list[Fix]:
         """Chosen fixes, and those of `more` that edit other lines."""
         fitting = list(chosen)
         for fix in more:

@@ -205,7 +205,7 @@ class _Code:
         if any(_is_of_torchs_generator(part) for node in target.nodes for part in ast.walk(node)):
             return None
         found = self._outliner(sites, _accepts, _inner_code).outline(target)
-        if found is None or (found.value is not None and not _can_be_returned(self.kinds.of(target.nodes[0]))):
+        if found is None or (found.value is not None and not _can_be_returned(self.kinds.kinds_of(target.nodes[0]))):
             return None
         return self._as_operator(target, found)
 
@@ -250,7 +250,7 @@ class _Code:
         return self._suggestion(target, found, call, definition, (), _CONSTANT, "")
 
     def _as_operator(self, target: Target, found: Outline) -> Suggestion:
-        name, kinds = self._new_name(target), self.kinds.of(target.nodes[0])
+        name, kinds = self._new_name(target), self.kinds.kinds_of(target.nodes[0])
         is_clock = target.expression is not None and self._clock(target.expression) != ""
         if is_clock:  # the operator returns whole nanoseconds
             kinds = [replace(kind, type=int) for kind in kinds]

@@ -85,7 +85,7 @@ def _sources(use: _Use, places: Sequence[Place]) -> Iterator[tuple[Place, ast.AS
     function = source.function_around(place) if source else None
     if source is None or function is None:
         return
-    iterated = _iterated(source, function, use)
+    iterated = _iterated_values(source, function, use)
     before, later = find_reaching(source, function, use.name, use.line, _load(function, use))
     earlier = [found for found in before if not excludes(source, found[0], use.line)]
     for node, value in iterated or earlier or later:
@@ -110,7 +110,7 @@ def _load(function: ast.AST, use: _Use) -> ast.Name | None:
     return min(loads, key=lambda node: node.lineno, default=None)
 
 
-def _iterated(source: Source, function: ast.AST, use: _Use) -> list[Assigned]:
+def _iterated_values(source: Source, function: ast.AST, use: _Use) -> list[Assigned]:
     """The iterated values of the comprehensions around a use that set its name."""
     own = (node for node in ast.walk(function) if isinstance(node, ast.comprehension) and sets(node.target, use.name))
     return [(node.iter, node.iter) for node in own if covers(source.parents[node], use.line)]

@@ -111,7 +111,7 @@ def compare_outcomes(first: Outcome, second: Outcome, mine: Outcome) -> tuple[st
         return words, ""
     if held := next(iter(_differences_held(first.held, second.held, mine.held)), ""):
         return held, ""
-    texts, again, mine_texts = (_detached(each.said) for each in (first, second, mine))
+    texts, again, mine_texts = (_remove_grad_fn(each.said) for each in (first, second, mine))
     said, mine_said = (_mask_numbers(texts, again, each) for each in (texts, mine_texts))
     if said == mine_said:
         return "", ""
@@ -137,7 +137,7 @@ def _lines(said: Said) -> list[tuple[str, str]]:
     return [(kind, line) for kind, text in said for line in text.splitlines()]
 
 
-def _detached(said: Said) -> Said:
+def _remove_grad_fn(said: Said) -> Said:
     """Output without the grad_fn of tensors: those that compiled code prints have none."""
     return tuple((kind, _GRAD_FN.sub("", text)) for kind, text in said)
 

@@ -157,7 +157,7 @@ class Outliner:
             return None
         code = ast.unparse(node)
         if code not in self._arguments:
-            self._arguments[code] = Argument(self._new_name(node), code, self.kinds.of(node))
+            self._arguments[code] = Argument(self._new_name(node), code, self.kinds.kinds_of(node))
         return self.inner_code(self._arguments[code].name, kind)
 
     def _absorb(self, name: ast.Name) -> ast.AST | None:

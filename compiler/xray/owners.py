@@ -121,7 +121,7 @@ class Walk:
         return is_iterator and (isinstance(node, ast.Name) or any(self._varies(source, part) for part in _parts(node)))
 
     def _kinds(self, source: Source, node: ast.expr) -> list[Kind]:
-        return self.kinds.of(node_key(source.file, node), self.calls)
+        return self.kinds.kinds_of(node_key(source.file, node), self.calls)
 
     def _varies(self, source: Source, node: ast.expr) -> bool:
         return self.kinds.varies(node_key(source.file, node), self.aspect, self.calls)
@@ -143,7 +143,7 @@ class Walk:
         return None
 
     def _name(self, source: Source, node: ast.Name, sites: tuple[CallSite, ...]) -> Step | None:
-        for around in source.around(node):
+        for around in source.enclosing_nodes(node):
             if isinstance(around, _COMPREHENSIONS):
                 for part in around.generators:
                     if sets(part.target, node.id):
@@ -196,7 +196,7 @@ class Walk:
         """Whether a statement ran in the calls; True if none of its expressions is recorded."""
         key = (node_key(source.file, node) for node in ast.walk(statement) if isinstance(node, ast.expr))
         known = [each for each in key if each in self.kinds.keys]
-        return not known or any(self.kinds.of(each, self.calls) for each in known)
+        return not known or any(self.kinds.kinds_of(each, self.calls) for each in known)
 
     def _changes(self, source: Source, value: ast.expr, statement: ast.stmt | ast.expr) -> bool:
         is_loop = isinstance(statement, ast.For | ast.AsyncFor)
@@ -313,7 +313,7 @@ def _mutates(node: ast.AST, attribute: str) -> bool:
 
 
 def _class_of(source: Source, node: ast.AST) -> str:
-    return next((each.name for each in source.around(node) if isinstance(each, ast.ClassDef)), "")
+    return next((each.name for each in source.enclosing_nodes(node) if isinstance(each, ast.ClassDef)), "")
 
 
 def _class_around(source: Source, node: ast.Attribute) -> str:
@@ -339,7 +339,7 @@ def call_to(source: Source, line: int, function: str, kinds: Kinds) -> ast.Call 
 
 def _names_run(source: Source, call: ast.Call, kinds: Kinds) -> set[str]:
     """Names of the functions that a call expression ran, in all calls of the program."""
-    found = kinds.of(node_key(source.file, call.func), kinds.calls)
+    found = kinds.kinds_of(node_key(source.file, call.func), kinds.calls)
     return {kind.code[1].rpartition(".")[2] for kind in found if kind.code}
 
 

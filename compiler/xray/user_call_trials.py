@@ -17,7 +17,7 @@ import torch
 
 from compiler.calls.state import State, roots_of
 from compiler.torch_api import apart
-from compiler.torch_api.module_calls import pause_watching, redirected
+from compiler.torch_api.module_calls import pause_watching, redirect_calls
 from compiler.xray.bench import Bench, repeatable
 from compiler.xray.call_edits import UsersCall
 from compiler.xray.causes import CauseSearch
@@ -43,7 +43,7 @@ class Remade:
 class UserCallTrial:
     """Makes the user's call of a package again, with further keywords.
 
-    `function` and the arguments are its values. It calls `model`.
+    `function`, `args` and `kwargs` are the values in the call; the function calls `model`.
     """
 
     found: CauseSearch
@@ -55,7 +55,7 @@ class UserCallTrial:
 
     @classmethod
     def of_generate(cls, found: CauseSearch) -> UserCallTrial | None:
-        """The trial of the user's call of `generate` of transformers; None if it is none, or can't be made again."""
+        """The trial of the user's call of `generate` of transformers; None if it is another call or not repeatable."""
         called, model = found.users_call, found.search.call.fn
         if called is None or called.is_direct or not isinstance(model, torch.nn.Module):
             return None
@@ -86,17 +86,17 @@ class UserCallTrial:
             counter = stack.enter_context(apart.forget_compilations())
             restore()
             bench = Bench(search.call, restore, search.limit)
-            compiled = bench.compiled(dynamic=search.record.options.dynamic)
+            compiled = bench.compile_function(dynamic=search.record.options.dynamic)
 
             def make() -> Any:
-                with bench.in_its_modes(), redirected(self.model, compiled):
+                with bench.in_its_modes(), redirect_calls(self.model, compiled):
                     return self.function(*self.args, **self.kwargs, **more)
 
             outcome = run_and_hear([make], roots_of(self.model, self.args, self.kwargs))
         return Remade(outcome, counter.compilations, counter.recompilations, counter.breaks)
 
     def edit(self, keywords: str) -> Edit | None:
-        """The edit that adds keywords to the user's call; None if the call does not end with its line's bracket."""
+        """The edit that adds keywords to the user's call; None if its closing bracket is not found."""
         node = self.called.node
         first, last = node.lineno, node.end_lineno or node.lineno
         lines = [linecache.getline(self.called.file, number).rstrip("\r\n") for number in range(first, last + 1)]

@@ -88,7 +88,7 @@ class ValueKinds:
     file: str
     by_spot: dict[Spot, Sequence[ValueKind]]
 
-    def of(self, node: ast.AST) -> Sequence[ValueKind]:
+    def kinds_of(self, node: ast.AST) -> Sequence[ValueKind]:
         """Kinds of an expression's values, in order; empty if no value was recorded."""
         if not isinstance(node, ast.expr):
             return ()
@@ -96,7 +96,7 @@ class ValueKinds:
 
     def one_of(self, node: ast.AST) -> ValueKind | None:
         """The first kind of an expression's values if all have the same form, type, dtype and keys, else None."""
-        kinds = self.of(node)
+        kinds = self.kinds_of(node)
         return (
             kinds[0] if kinds and len({(kind.form, kind.type, kind.dtype, kind.keys) for kind in kinds}) == 1 else None
         )

@@ -49,17 +49,17 @@ class ShownExercise:
     @property
     def run(self) -> Run | None:
         """The program's exploration; None before an answer was compared."""
-        return self._made().run
+        return self._get_prediction().run
 
     def ask(self) -> None:
         """Ask in the terminal, then run the program, and print the grade."""
         from explorer.entry.predict import ask_in_text
 
-        ask_in_text(self._made())
+        ask_in_text(self._get_prediction())
 
     def grade(self, *answers: str) -> Sheet:
         """Run the program, and grade answers, in the order of the questions. Returns the graded sheet, which prints."""
-        prediction = self._made()
+        prediction = self._get_prediction()
         names = (question.name for question in prediction.sheet.questions)
         return prediction.compare(dict(zip(names, map(str, answers), strict=False)))
 
@@ -67,7 +67,7 @@ class ShownExercise:
         from explorer.render.text import document_text
         from explorer.teach.sheet import question_document
 
-        return document_text(question_document(self._made().sheet))
+        return document_text(question_document(self._get_prediction().sheet))
 
     def __repr__(self) -> str:
         return f"<exercise {self._exercise.name}: {self._exercise.title}; print it, or call its ask()>"
@@ -75,9 +75,9 @@ class ShownExercise:
     def _ipython_display_(self) -> None:
         from explorer.entry.predict import display_prediction
 
-        display_prediction(self._made())
+        display_prediction(self._get_prediction())
 
-    def _made(self) -> Prediction:
+    def _get_prediction(self) -> Prediction:
         from explorer.teach.exercise import explore_program
         from explorer.teach.prediction import Prediction
 

@@ -80,7 +80,7 @@ class KnownFindings:
     def __init__(self) -> None:
         self._last: tuple[Record, tuple[Finding, ...], Record] | None = None
 
-    def of(self, record: Record) -> tuple[tuple[Finding, ...], Record]:
+    def look_up(self, record: Record) -> tuple[tuple[Finding, ...], Record]:
         """A record's findings, and the record with its findings among the artifacts."""
         last = self._last
         if last is None or last[0] is not record:

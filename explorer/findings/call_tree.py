@@ -82,11 +82,11 @@ class Function:
     def line(self, row: int) -> Line:
         return self.lines.setdefault(row, Line())
 
-    def around(self) -> Iterator[Function]:
+    def with_callers(self) -> Iterator[Function]:
         """The function and its callers, innermost first."""
         yield self
         if self.parent is not None:
-            yield from self.parent.around()
+            yield from self.parent.with_callers()
 
     @property
     def root(self) -> Function:
@@ -351,7 +351,7 @@ class CallTree:
 
     def _called_function(self, function: Function, row: int, key: Key) -> Function:
         """The function `key`, called by `function`. For a recursive call: the enclosing function with this key."""
-        again = next((each for each in function.around() if each.key == key), None)
+        again = next((each for each in function.with_callers() if each.key == key), None)
         if again is not None:
             return again
         calls = function.line(row or function.key[1]).calls
@@ -376,7 +376,7 @@ class CallTree:
 def way(cell: Cell) -> Iterator[tuple[Function, int]]:
     """The function of a cell and its callers, innermost first, each with the row of the cell or of the call."""
     row = cell.row
-    for function in cell.function.around():
+    for function in cell.function.with_callers():
         yield function, row
         row = function.row
 

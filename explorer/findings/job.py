@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from compiler.logs.compilations import STATUSES, Compilation, Status
 from compiler.record import Span
-from compiler.record.plain_text import one_line, pluralize
+from compiler.record.plain_text import file_name, one_line, pluralize
 from explorer.reading.plain_text import clip
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import (
@@ -64,7 +64,7 @@ class RankCompilations:
 
 
 def opened_name(rank: int | None, name: str) -> str:
-    """What a link opens: a compilation of a rank."""
+    """The name by which links open a compilation: "0/1", or "3:0/1" of rank 3."""
     return name if rank is None else f"{rank}:{name}"
 
 
@@ -137,11 +137,11 @@ def _row(rank: int | None, one: Compilation, group: int) -> Row:
     phases = tuple(_seconds(one.seconds.get(name, 0.0)) for name in PHASES)
     cells: tuple[Words, ...] = (
         _link(rank, one), clip(one.function, _NAME), one.place, _outcome(one), _seconds(one.total),
-        clip(_why(one), _REASON), str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}",
+        clip(_reason(one), _REASON), str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}",
         f"{one.kernels:,}" if one.kernels else "", _caches(one), *phases,
     )  # fmt: skip
     keys = (-one.first, one.attempts, one.nodes or 0, one.kernels)
-    return Row(cells, title=f"{one.file}:{one.line}  {_why(one)}", keys=tuple(map(float, keys)), group=group)
+    return Row(cells, title=f"{one.file}:{one.line}  {_reason(one)}", keys=tuple(map(float, keys)), group=group)
 
 
 def _link(rank: int | None, one: Compilation) -> Link:
@@ -166,7 +166,7 @@ def _caches(one: Compilation) -> str:
     return ", ".join(f"{names.get(name, name)} {clip(outcome, 24)}" for name, outcome in sorted(one.cache.items()))
 
 
-def _why(one: Compilation) -> str:
+def _reason(one: Compilation) -> str:
     """Why it was compiled again, why its graph ends, or why there is none."""
     again = one.recompile_reasons[0].partition(": ")[2] or one.recompile_reasons[0] if one.recompile_reasons else ""
     return one_line("; ".join(part for part in (again and f"again: {again}", one.reason) if part))
@@ -177,7 +177,8 @@ def _text_table(costly: Sequence[Found]) -> Section:
     rows = tuple(
         Row((
             opened_name(rank, one.id), clip(one.function, _NAME), one.place, LABELS[one.status], _seconds(one.total),
-            str(one.attempts), "" if one.nodes is None else str(one.nodes), str(one.kernels or ""), clip(_why(one), 60),
+            str(one.attempts), "" if one.nodes is None else str(one.nodes), str(one.kernels or ""),
+            clip(_reason(one), 60),
         ))
         for rank, one in costly[:TEXT_ROWS]
     )  # fmt: skip
@@ -190,7 +191,7 @@ def _text_table(costly: Sequence[Found]) -> Section:
 
 @dataclass
 class _Branch:
-    """A branch of a tree: compilations at a place, and the places below it. `key` is what the place is known by."""
+    """A branch of a tree: the compilations at a place, and the branches below it by key."""
 
     title: Words
     found: list[Found] = field(default_factory=list)
@@ -232,7 +233,7 @@ def _call_key(span: Span) -> object:
 
 
 def _call(span: Span) -> Words:
-    place = f"{span.file.replace(chr(92), '/').rpartition('/')[2]}:{span.line}"
+    place = f"{file_name(span.file)}:{span.line}"
     code = (Tag(clip(one_line(span.code), 80), "code"),) if span.code else ()
     return (Tag(f"{place} in {span.function} ", "muted"), *code)
 
@@ -255,7 +256,7 @@ def _fold(branch: _Branch, *, is_open: bool) -> Fold:
 
 def _item(rank: int | None, one: Compilation) -> Words:
     facts = [seconds_text(one.total), *([] if one.nodes is None else [pluralize(one.nodes, "operation")]), _caches(one)]
-    words = "  ".join(part for part in (", ".join(filter(None, facts)), clip(_why(one), _REASON)) if part)
+    words = "  ".join(part for part in (", ".join(filter(None, facts)), clip(_reason(one), _REASON)) if part)
     return (_link(rank, one), " ", _outcome(one), f"  {words}")
 
 

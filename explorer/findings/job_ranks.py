@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.logs.ranks import Difference, RankComparison, rank_words
-from compiler.record.plain_text import pluralize
+from compiler.record.plain_text import file_name, pluralize
 from explorer.render.document import Card, Code, Document, Parts, Row, Table, Tag, Text
 
 TITLES = {
@@ -60,9 +60,9 @@ def _summary(comparison: RankComparison, count: int) -> str:
 
 
 def _card(each: Difference, number: int, said: str) -> Card:
-    """The card of a difference; a hang that was said above is not said again."""
+    """The card of a difference. `said` is the hang that is shown above the cards, and not shown again."""
     title = TITLES.get(each.kind, each.kind)
-    where = f"{each.file.replace(chr(92), '/').rpartition('/')[2]}:{each.line}" if each.line else ""
+    where = f"{file_name(each.file)}:{each.line}" if each.line else ""
     about = f"{each.function} ({where})" if where else each.function
     return Card(
         title=title,

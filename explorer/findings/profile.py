@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from compiler.logs.profiles import BreakGap, Launch, Span, Trace
 from compiler.record import Artifact, Entity, GraphBreak, KernelTime, Record
-from compiler.record.plain_text import one_line, pluralize
+from compiler.record.plain_text import file_name, one_line, pluralize
 from explorer.findings.profile_chart import draw_profile, shown_steps, step_spans
 from explorer.findings.timing.words import time_text
 from explorer.reading.plain_text import clip
@@ -67,7 +67,7 @@ class BreakUse:
 
 @dataclass(frozen=True, slots=True)
 class StepUse:
-    """Parts of the time of one step of the program, on the thread that runs it. `rest` is what is in no part."""
+    """Parts of the time of one step of the program. `rest` is the time that is in no part."""
 
     span: Span
     compiling: float
@@ -144,7 +144,7 @@ def join(trace: Trace, record: Record) -> Joined:
         half = run.half if (run.graph, run.half) in codes or run.half == "backward" else "forward"
         found = codes.get((run.graph, half), ())
         code = max(found, key=lambda code: code.matches(launches), default=None)
-        for name, calls, launch in _named(launches, code):
+        for name, calls, launch in _match_launches(launches, code):
             key = (run.graph, half, name, calls)
             groups.setdefault(key, _Uses("cuda" if launch.kind == "kernel" else "cpu")).add(number, launch)
     lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
@@ -209,8 +209,8 @@ def _by_run(trace: Trace) -> dict[int, list[Launch]]:
     return found
 
 
-def _named(launches: Sequence[Launch], code: _Code | None) -> Iterator[tuple[str, tuple[str, ...], Launch]]:
-    """Each launch of one run with the name and the calls of the generated code that it belongs to."""
+def _match_launches(launches: Sequence[Launch], code: _Code | None) -> Iterator[tuple[str, tuple[str, ...], Launch]]:
+    """Yield each launch of one run with its name, and the ids of its calls in the generated code."""
     seen: Counter[str] = Counter()
     operators = sum(launch.kind == "operator" for launch in launches)
     aligned = code is not None and operators == len(code.between) - 1
@@ -390,9 +390,7 @@ def kernels_part(joined: Joined) -> Section:
 
 
 def compilations_part(joined: Joined) -> Section:
-    functions = {
-        frame.id: f"{frame.function} ({_file_name(frame.file)}:{frame.line})" for frame in joined.record.frames
-    }
+    functions = {frame.id: f"{frame.function} ({file_name(frame.file)}:{frame.line})" for frame in joined.record.frames}
     rows = [
         Row((gap.graph, functions.get(gap.graph, ""), time_text(gap.span.begin), time_text(gap.span.seconds),
              gap.span.name.removesuffix(" (dynamo_timed)")))
@@ -423,16 +421,11 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _file_name(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]
-
-
 def _line_places(record: Record) -> dict[str, str]:
     """Source lines by id, as `model.py:12`."""
-    found = {}
-    for artifact in record.of_stage("source"):
-        name = _file_name(str(artifact.attrs.get("path") or artifact.title))
-        for entity in artifact.entities:
-            number = entity.attrs.get("line") or entity.id.rpartition(".L")[2]
-            found[entity.id] = f"{name}:{number}"
-    return found
+    return {
+        entity.id: f"{file_name(artifact.title)}:{entity.attrs['line']}"
+        for artifact in record.of_stage("source")
+        for entity in artifact.entities
+        if "line" in entity.attrs
+    }

@@ -24,7 +24,7 @@ GREY = "#808080"
 
 
 def draw_profile(trace: Trace) -> str:
-    """SVG of the first steps and of the slowest others."""
+    """The timeline of the slowest steps and the last one, as SVG."""
     steps = shown_steps(trace)
     height = LEGEND + ROW * len(steps) + 8
     body = "".join([*_legend(), *(part for at, step in enumerate(steps) for part in _row(at, step, trace))])

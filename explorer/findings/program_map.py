@@ -107,7 +107,7 @@ class _ProgramChart:
         return {
             "name": name or title,
             "place": msgspec.to_builtins(line_link(title, number, self.lines)),
-            "depth": len(list(function.around())) - 1,
+            "depth": len(list(function.with_callers())) - 1,
             "from": start,
             "to": end,
             "ids": self._function_ids(function),

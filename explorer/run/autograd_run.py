@@ -27,7 +27,7 @@ class AutogradRun(Run):
     @property
     def saved(self) -> pd.DataFrame:
         """One row per saved tensor: shape, bytes, origin, and tensors that share its memory."""
-        return _tables().saved(self.record)
+        return _tables().saved_table(self.record)
 
     @property
     def leaves(self) -> pd.DataFrame:

@@ -66,7 +66,7 @@ def nodes(record: Record) -> pd.DataFrame:
     return frame_of(rows, NODES)
 
 
-def saved(record: Record) -> pd.DataFrame:
+def saved_table(record: Record) -> pd.DataFrame:
     """One row per tensor saved for backward.
 
     Tensors with the same `storage` share memory. `free` marks memory of a leaf, which exists anyway.

@@ -23,7 +23,7 @@ class Job(logged.Job):
     >>> job["0/1"].kernels                  # the `Run` of one compilation ("3:0/1" of rank 3)
     >>> job.save("job.html")                # a page that needs no network
 
-    `ranks` has a log and a record for each process, `compilations` those of all, in the order in which they started.
+    `ranks` has a log and a record for each process, `compilations` the compilations of all, rank by rank in order.
     Records are read when asked for. In a notebook, a job is shown as a table, in which a click opens a compilation.
     """
 

@@ -35,7 +35,7 @@ MOST_BYTES, MOST_RECORDS = 12 * 2**20, 40
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """A page. `left_out` are the compilations without a record in it, as its links name them."""
+    """A page. `left_out` are the names of the compilations whose records it doesn't have."""
 
     html: str
     count: int
@@ -139,7 +139,7 @@ def write_job_page(job: Job, output: Path, *, explains: bool = True) -> JobPage:
 
 
 def write_page_of_traces(folder: Path, before: Collection[Path], output: Path) -> str:
-    """Write the page of the traces in a directory, without those that were there before. Returns what to tell.
+    """Write the page of the traces in a directory, except those that were there before; return a summary.
 
     Raises OSError.
     """

@@ -62,7 +62,7 @@ class Payload:
 
     def update(self, record: Record) -> None:
         """Take a new version of the record, with its findings; only changed parts are compressed again."""
-        found, shown = self.known.of(record)
+        found, shown = self.known.look_up(record)
         self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
         self.record = add_measured_times(shown)
         for artifact in self.record.artifacts:

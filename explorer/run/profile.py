@@ -69,12 +69,12 @@ class Profile:
     @property
     def lines(self) -> pd.DataFrame:
         """One row per source line: seconds of its kernels; a kernel of several lines counts in equal parts."""
-        return self._by("lines")
+        return self._seconds_by("lines")
 
     @property
     def modules(self) -> pd.DataFrame:
         """One row per `nn.Module`: seconds of its kernels; a kernel of several modules counts in equal parts."""
-        return self._by("modules")
+        return self._seconds_by("modules")
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -156,7 +156,7 @@ class Profile:
                 "ts": trace.first + span.begin * 1e6, "dur": span.seconds * 1e6, "args": {"about": about},
             }  # fmt: skip
 
-    def _by(self, field: Literal["lines", "modules"]) -> pd.DataFrame:
+    def _seconds_by(self, field: Literal["lines", "modules"]) -> pd.DataFrame:
         seconds: dict[str, float] = {}
         for use in self._joined.kernels:
             owners = getattr(use, field) or ("",)

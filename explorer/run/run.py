@@ -84,7 +84,7 @@ class Run(RecordHolder):
     @property
     def _shown(self) -> Record:
         """The record with its findings, which are cached and shared with the live view."""
-        return self.compiler.known.of(self.record)[1]
+        return self.compiler.known.look_up(self.record)[1]
 
     def __getitem__(self, name: str) -> Artifact:
         """The artifact with this id (`forward[0/0]`), or the first of this stage (`forward`, `Forward`).
@@ -174,7 +174,7 @@ class Run(RecordHolder):
 
         Raises ValueError for an unknown id.
         """
-        return _tables().linked(self._shown, self._check_ids(ids))
+        return _tables().linked_entities(self._shown, self._check_ids(ids))
 
     @property
     def cards(self) -> Cards:

@@ -208,7 +208,7 @@ def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def linked(record: Record, ids: Iterable[str]) -> pd.DataFrame:
+def linked_entities(record: Record, ids: Iterable[str]) -> pd.DataFrame:
     """One row per entity linked to these ids: stage, artifact, first line in its text, label."""
     chosen = frozenset[str]().union(*(record.linked_ids(entity_id) for entity_id in with_source_kernels(record, ids)))
     return table_of("linked", [row for artifact in record.artifacts for row in _linked_rows(artifact, chosen)])

@@ -84,7 +84,7 @@ class Explorer(anywidget.AnyWidget):
 
     def open_stage(self, stage: str, ids: Sequence[str] = ()) -> None:
         """Open a stage, and select those of the entities that are known."""
-        known = {entity.id for entity in self.compiler.known.of(self.compiler.record)[1].entities()}
+        known = {entity.id for entity in self.compiler.known.look_up(self.compiler.record)[1].entities()}
         self.selection = [name for name in ids if name in known] or self.selection
         self.send({"type": "open", "stage": stage})
 

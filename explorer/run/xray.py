@@ -180,7 +180,7 @@ class XRayed:
             states = () if budget.is_spent() else capture_states(self._search_causes_once(), tried.fixes)
             is_short = any(fix is not None and fix.words == UNTRIED for fix in (*tried.fixes, *(c.fix for c in causes)))
             self._tried_for = seconds if is_short else math.inf
-            found = replace(self._found_with(tried), causes=causes, states=states)
+            found = replace(self._add_tried_fixes(tried), causes=causes, states=states)
             patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added)
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))
@@ -209,7 +209,7 @@ class XRayed:
 
         return with_kernels(cost, self._search_causes_once().record_of_patch(change))
 
-    def _found_with(self, tried: Tried) -> XRay:
+    def _add_tried_fixes(self, tried: Tried) -> XRay:
         """The results with tried fixes, what they leave, and costs."""
         return replace(
             self.found,
@@ -270,7 +270,7 @@ class XRayed:
         calls = [added.call] if added and added.call else []
         calls += dynamic_magics(self._call, cells) if added and added.is_dynamic and self._call else []
         files = edited_files(tried.change, self._search_once(), cells, calls)
-        told = promises(self._found_with(tried), tried.left, tried.why_not) if self.sites else []
+        told = promises(self._add_tried_fixes(tried), tried.left, tried.why_not) if self.sites else []
         told += cause_promises(causes, at_call)
         return patch_of(files, told, not tried.why_not, has_more=bool(at_call))
 

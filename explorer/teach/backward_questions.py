@@ -197,14 +197,14 @@ class Recomputed(NumberQuestion):
         return "How many operations of the forward does the backward compute again, rather than keep their results?"
 
     def find(self, facts: Facts) -> int:
-        return len(self._again(facts.record))
+        return len(self._recomputed_nodes(facts.record))
 
-    def _again(self, record: Record) -> list[Entity]:
+    def _recomputed_nodes(self, record: Record) -> list[Entity]:
         graphs = artifacts_of(record, "backward", "a backward graph")
         return [entity for graph in graphs for entity in graph.entities if entity.attrs.get("role") == "recomputed"]
 
     def explain(self, compared: Compared) -> tuple[Explanation, ...]:
-        again = self._again(compared.record)
+        again = self._recomputed_nodes(compared.record)
         words = f"computed again: {', '.join(each.label for each in again)}" if again else "nothing is computed again"
         return (Explanation(words, "backward", tuple(each.id for each in again)),)
 

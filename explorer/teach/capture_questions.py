@@ -241,15 +241,15 @@ class ValueQuestion(Question):
     def value(self, facts: Facts) -> Entity:
         """The value's node. Raises NotGradableError."""
         graphs = artifacts_of(facts.record, "captured", "a captured graph")
-        found = self._named(graphs, facts) if self.subject else self._returned(graphs)
+        found = self._find_named_value(graphs, facts) if self.subject else self._find_returned_value(graphs)
         if "shape" not in found.attrs:
             raise NotGradableError(f"this can't be graded, because {self._words} is no tensor")
         return found
 
-    def _named(self, graphs: tuple[Artifact, ...], facts: Facts) -> Entity:
+    def _find_named_value(self, graphs: tuple[Artifact, ...], facts: Facts) -> Entity:
         numbered = re.compile(rf"{re.escape(self.subject)}(_\d+)?")
         nodes = [node for graph in graphs for node in calls_in(graph) if numbered.fullmatch(node.label)]
-        files, lines = facts.listing.files_in(facts.record), facts.listing.assigned(self.subject)
+        files, lines = facts.listing.files_in(facts.record), facts.listing.lines_that_assign(self.subject)
         placed = [node for node in nodes if node.attrs.get("line") in lines and node.attrs.get("file") in files]
         inputs = [entity for graph in graphs for entity in graph.entities if _is_input(entity, self.subject)]
         known = placed or nodes or inputs
@@ -260,7 +260,7 @@ class ValueQuestion(Question):
             )
         return known[-1]
 
-    def _returned(self, graphs: tuple[Artifact, ...]) -> Entity:
+    def _find_returned_value(self, graphs: tuple[Artifact, ...]) -> Entity:
         last = graphs[-1]
         names = {name for entity in last.entities if entity.kind == "output" for name in entity.inputs}
         results = [entity for entity in last.entities if entity.id in names]

@@ -60,7 +60,7 @@ def solved_sheets(exercises: Sequence[Exercise]) -> list[Sheet]:
     programs = {each.program.name: each.program for each in exercises}
     with redirect_stdout(StringIO()):
         records = {name: explore_program(program).record for name, program in programs.items()}
-    return [each.sheet().graded(record) for each in exercises if (record := records[each.program.name])]
+    return [each.sheet().grade_answers(record) for each in exercises if (record := records[each.program.name])]
 
 
 def explore_program(program: Program) -> Outcome:

@@ -41,7 +41,7 @@ class Listing:
         """Numbers of the lines in functions on which a statement that computes something starts."""
         return tuple(sorted({node.lineno for node in self._statements if _computes(node)}))
 
-    def assigned(self, name: str) -> frozenset[int]:
+    def lines_that_assign(self, name: str) -> frozenset[int]:
         """Numbers of the lines in functions that belong to an assignment to a variable."""
         found = (node for node in self._statements if name in _targets(node))
         return frozenset(line for node in found for line in range(node.lineno, _last_line(node) + 1))

@@ -61,9 +61,9 @@ class Prediction:
             self.outcome = self._explore()
         record, failure = self.outcome.record, self.outcome.failure
         if failure:
-            self.sheet = self.sheet.not_graded(f"nothing can be graded, because the code fails: {failure}")
+            self.sheet = self.sheet.leave_ungraded(f"nothing can be graded, because the code fails: {failure}")
         elif record is not None:
-            self.sheet = self.sheet.graded(record)
+            self.sheet = self.sheet.grade_answers(record)
         if any(self.sheet.answers.values()):
             self.sheet = self.sheet.with_remark(self._progress.keep(self._key, self.sheet))
         return self.sheet

@@ -50,12 +50,12 @@ class Sheet:
     def with_remark(self, remark: str) -> Sheet:
         return replace(self, remark=remark)
 
-    def graded(self, record: Record) -> Sheet:
+    def grade_answers(self, record: Record) -> Sheet:
         """Grade all answers against a record."""
         grades = (each.grade(self.answers.get(each.name, ""), record, self.listing) for each in self.questions)
         return replace(self, grades=tuple(grades))
 
-    def not_graded(self, why: str) -> Sheet:
+    def leave_ungraded(self, why: str) -> Sheet:
         """Grade nothing, for a reason; the answers are kept."""
         grades = (Grade(each.name, "not graded", self.answers.get(each.name, ""), words=why) for each in self.questions)
         return replace(self, grades=tuple(grades))
@@ -87,7 +87,7 @@ def grade_document(sheet: Sheet) -> list[Parts]:
     word = "Predicted" if any(sheet.answers.values()) else "Predict"
     head = f"{word}: {sheet.title}" if sheet.title else word
     questions = {question.name: question for question in sheet.questions}
-    parts = [_graded(questions[grade.question], grade) for grade in sheet.grades]
+    parts = [_graded_parts(questions[grade.question], grade) for grade in sheet.grades]
     score = [Text(sheet.score, "lead")] if any(sheet.answers.values()) else []
     note = [Text(sheet.remark, "warning")] if sheet.remark else []
     return [Text(head, "lead"), *(_code(sheet) if sheet.shows_code else ()), *parts, *score, *note, *_hints(sheet)]
@@ -97,10 +97,10 @@ def _hints(sheet: Sheet) -> Iterator[Fold]:
     return (Fold("Hint", (Text(hint),)) for hint in sheet.hints)
 
 
-def _graded(question: Question, grade: Grade) -> Parts:
+def _graded_parts(question: Question, grade: Grade) -> Parts:
     said: Words = ("you: ", Tag(grade.given, "strong"), "  ") if grade.given else ""
     found: Words = ("found: ", Tag(grade.found, "strong")) if grade.found else grade.words
-    told = tuple(_explained(each.words, each.stage) for each in grade.explanations)
+    told = tuple(_explanation_words(each.words, each.stage) for each in grade.explanations)
     mark = Tag(VERDICTS[grade.verdict], "strong")
     if grade.verdict == "unanswered":  # so that a page does not spoil the exercise for its reader
         truth: tuple[Parts, ...] = (Text(found), Items(told, bullet="- "))
@@ -113,7 +113,7 @@ def _pieces(words: Words) -> tuple[Any, ...]:
     return words if isinstance(words, tuple) else (words,)
 
 
-def _explained(words: str, stage: str) -> Words:
+def _explanation_words(words: str, stage: str) -> Words:
     return (f"{words} → ", Link(stage_words(stage).title, open=stage)) if stage else words
 
 

@@ -41,10 +41,10 @@ class _Loop:
     def end(self) -> ast.stmt:
         return self.choice.body[-1]
 
-    def assigned(self) -> list[_Assignment]:
+    def assigned_statements(self) -> list[_Assignment]:
         return [*self.before, *self.inside, *self.after]
 
-    def carried(self) -> set[str]:
+    def carried_names(self) -> set[str]:
         """Names whose value of an earlier iteration, or of the last one, is read: in the loop, or after it."""
         known, carried = set[str](), set[str]()
         for statement in self.node.body:
@@ -53,7 +53,7 @@ class _Loop:
         later = (node for node in ast.walk(self.function) if getattr(node, "lineno", 0) > (self.node.end_lineno or 0))
         carried |= {node.id for node in later if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
         carried |= reads(self.end) if isinstance(self.end, ast.Return) else set()
-        return carried & {name_of(each) for each in self.assigned()}
+        return carried & {name_of(each) for each in self.assigned_statements()}
 
     def is_defined_before(self, name: str) -> bool:
         arguments = self.function.args
@@ -75,12 +75,12 @@ def loop_to_where(case: Case) -> Lines | None:
     loop = _loop(case)
     if loop is None or not branches.can_combine(loop.choice.test):
         return None
-    carried = loop.carried()
-    device = next((name for name in map(name_of, loop.assigned()) if name in carried), "")
+    carried = loop.carried_names()
+    device = next((name for name in map(name_of, loop.assigned_statements()) if name in carried), "")
     targets = {node.id for node in ast.walk(loop.node.target) if isinstance(node, ast.Name)}
     if not device or not all(map(loop.is_defined_before, carried)) or _is_read_after(loop, targets):
         return None
-    return _rewritten(loop, carried, device)
+    return _rewrite_loop(loop, carried, device)
 
 
 def without_skip(case: Case) -> Lines | None:
@@ -108,7 +108,7 @@ def ends_loop(case: Case) -> bool:
     return loop_to_where(case) is not None
 
 
-def _rewritten(loop: _Loop, carried: set[str], device: str) -> Lines | None:
+def _rewrite_loop(loop: _Loop, carried: set[str], device: str) -> Lines | None:
     is_skip = isinstance(loop.end, ast.Continue)
     flag, test = loop.free_name(_FLAGS), loop.free_name(_SKIPS if is_skip else _TESTS)
     condition = branches.condition_code(loop.case, loop.choice.test)
@@ -116,16 +116,16 @@ def _rewritten(loop: _Loop, carried: set[str], device: str) -> Lines | None:
         return None
     if is_skip:
         edits: list[tuple[ast.stmt, str]] = [(loop.choice, _choose(loop, carried, test, f"{test} = {condition}"))]
-        edits += [(each, _kept(each, carried, test)) for each in loop.after]
+        edits += [(each, _keep_old_value(each, carried, test)) for each in loop.after]
         return _edit_lines(loop, edits, "")
-    edits = [(each, _kept(each, carried, flag)) for each in loop.before]
+    edits = [(each, _keep_old_value(each, carried, flag)) for each in loop.before]
     ends = f"{flag} = {flag} | ({condition})"
     if loop.inside:
         now = f"{test} = torch.logical_not({flag}) & ({condition})"
         edits.append((loop.choice, _choose(loop, carried, test, now, f"{flag} = {flag} | {test}")))
     else:
         edits.append((loop.choice, ends))
-    edits += [(each, _kept(each, carried, flag)) for each in loop.after]
+    edits += [(each, _keep_old_value(each, carried, flag)) for each in loop.after]
     if loop.final is not None and isinstance(loop.end, ast.Return) and loop.end.value and loop.final.value:
         chosen = branches.choose_expression(flag, loop.end.value, loop.final.value)
         if chosen is None:
@@ -137,11 +137,11 @@ def _rewritten(loop: _Loop, carried: set[str], device: str) -> Lines | None:
 def _choose(loop: _Loop, carried: set[str], test: str, first: str, *last: str) -> str:
     """Lines in place of the `if`: compute the condition, make its assignments where it holds."""
     indent = " " * loop.choice.col_offset
-    chosen = [_kept(each, carried, f"torch.logical_not({test})") for each in loop.inside]
+    chosen = [_keep_old_value(each, carried, f"torch.logical_not({test})") for each in loop.inside]
     return f"\n{indent}".join([first, *chosen, *last])
 
 
-def _kept(statement: _Assignment, carried: set[str], flag: str) -> str:
+def _keep_old_value(statement: _Assignment, carried: set[str], flag: str) -> str:
     """An assignment that keeps the old value where the flag is set; one of a name that is not carried, as it is."""
     name = name_of(statement)
     if name not in carried:

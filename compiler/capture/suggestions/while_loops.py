@@ -23,10 +23,10 @@ def loop_in_graph(case: Case) -> Lines | None:
         return None
     if len(list(only_assignments(node.body))) != len(node.body) or node.body[0].lineno == node.lineno:
         return None
-    carried = _carried(node, function)
-    if not carried or not carried <= _defined_before(node, function):
+    carried = _carried_names(node, function)
+    if not carried or not carried <= _names_defined_before(node, function):
         return None
-    return _counted(case, node, function, sorted(carried))
+    return _rewrite_range_loop(case, node, function, sorted(carried))
 
 
 def repeats(case: Case) -> bool:
@@ -34,7 +34,7 @@ def repeats(case: Case) -> bool:
     return loop_in_graph(case) is not None
 
 
-def _counted(case: Case, node: ast.For, function: ast.FunctionDef, names: Sequence[str]) -> Lines | None:
+def _rewrite_range_loop(case: Case, node: ast.For, function: ast.FunctionDef, names: Sequence[str]) -> Lines | None:
     """Rewrite `for i in range(n)`."""
     match node:
         case ast.For(target=ast.Name(id=target), iter=ast.Call(func=ast.Name(id="range"), args=[count], keywords=[])):
@@ -48,11 +48,11 @@ def _counted(case: Case, node: ast.For, function: ast.FunctionDef, names: Sequen
                     first = f"torch.zeros((), dtype=torch.int64, device=({code}).device)"
                 case _:
                     code, first = ast.unparse(count), "torch.zeros((), dtype=torch.int64)"
-            return _rewritten(case, node, function, names, target, first, code)
+            return _write_while_loop(case, node, function, names, target, first, code)
     return None
 
 
-def _rewritten(
+def _write_while_loop(
     case: Case, node: ast.For, function: ast.FunctionDef, names: Sequence[str], target: str, first: str, count: str
 ) -> Lines | None:
     """The loop as two functions and a call. `target` counts from `first` to `count`, all as code."""
@@ -73,7 +73,7 @@ def _rewritten(
     ])  # fmt: skip
 
 
-def _carried(node: ast.For, function: ast.FunctionDef) -> set[str]:
+def _carried_names(node: ast.For, function: ast.FunctionDef) -> set[str]:
     """Names that the loop assigns, and that an iteration reads from an earlier one or code after the loop reads."""
     assigned = {name_of(each) for each in node.body}
     needed, known = set[str](), set[str]()
@@ -85,7 +85,7 @@ def _carried(node: ast.For, function: ast.FunctionDef) -> set[str]:
     return needed & assigned
 
 
-def _defined_before(node: ast.stmt, function: ast.FunctionDef) -> set[str]:
+def _names_defined_before(node: ast.stmt, function: ast.FunctionDef) -> set[str]:
     arguments = function.args
     own = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
     stores = (each for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))

@@ -37,11 +37,11 @@ def packed_tensor(tensor: torch.Tensor) -> Data | bytes:
     """A tensor's numbers in its own order, as float32 or float64; as `tensor_data` if they are many or complex."""
     if tensor.numel() > SENT or tensor.is_complex() or tensor.layout != torch.strided:
         return tensor_data(tensor)
-    plain = tensor.detach() if tensor.dtype in (torch.float32, torch.float64) else _widened(tensor.detach())
+    plain = tensor.detach() if tensor.dtype in (torch.float32, torch.float64) else _widen(tensor.detach())
     return plain.cpu().numpy().tobytes()
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor.double()
 
 
@@ -103,9 +103,11 @@ class Program:
         `request["sources"]` and `request["seeds"]` map an index to `{"scale": factor, "cells": {index: number}}`.
         A tensor in the answer is `[first byte, number of bytes]`, or, where it is large, as `tensor_data` has it.
         """
-        sources = {int(at): _changed(self.tape.sources[int(at)].value, to) for at, to in request["sources"].items()}
+        sources = {
+            int(at): _apply_change(self.tape.sources[int(at)].value, to) for at, to in request["sources"].items()
+        }
         seeds = self._seeds(request.get("seeds", {}))
-        answer = self.shown(evaluate(self.tape, packed_tensor, flow_data, sources, seeds, self.elementwise))
+        answer = self.evaluation_data(evaluate(self.tape, packed_tensor, flow_data, sources, seeds, self.elementwise))
         numbers = bytearray()
         for tensors in (answer["values"], answer["gradients"]):
             for key, each in tensors.items():
@@ -117,9 +119,9 @@ class Program:
     def _seeds(self, changes: Mapping[str, Any]) -> Sequence[torch.Tensor] | None:
         if not changes or self.seeds is None:
             return self.seeds
-        return [_changed(seed, changes.get(str(at), {})) for at, seed in enumerate(self.seeds)]
+        return [_apply_change(seed, changes.get(str(at), {})) for at, seed in enumerate(self.seeds)]
 
-    def shown(self, found: Evaluation[Any]) -> Data:
+    def evaluation_data(self, found: Evaluation[Any]) -> Data:
         """An evaluation as data: tensors by "node output" and "node input"."""
         first = len(self.tape.sources)
         name = lambda ref: f"{ref.output} 0" if ref.call < 0 else f"{first + ref.call} {ref.output}"  # noqa: E731
@@ -152,7 +154,7 @@ def _is_float(tape: Tape, ref: Ref) -> bool:
     return tape.calls[ref.call].name.partition(".")[0] not in ("gt", "ge", "lt", "le", "eq", "ne", "isnan", "argmax")
 
 
-def _changed(tensor: torch.Tensor, change: Mapping[str, Any]) -> torch.Tensor:
+def _apply_change(tensor: torch.Tensor, change: Mapping[str, Any]) -> torch.Tensor:
     changed = tensor.detach().clone() * change.get("scale", 1.0)
     flat = changed.reshape(-1)
     for at, number in change.get("cells", {}).items():
@@ -190,7 +192,7 @@ def program_of(
         return None
     if not _agrees(nodes, again, steps, first):
         return None
-    shown = program.shown(evaluate(tape, tensor_data, flow_data, gradients=seeds, elementwise=elementwise))
+    shown = program.evaluation_data(evaluate(tape, tensor_data, flow_data, gradients=seeds, elementwise=elementwise))
     return Program(tape, data | shown, elementwise, seeds)
 
 

@@ -330,8 +330,8 @@ def _written_buffers(kernel: Kernel) -> set[str]:
 def tree(kernel: Kernel, merges: Mapping[str, Merge]) -> Any:
     """Fusion tree of a kernel as nested lists: a part's name, or `[round, saved, first, second]`."""
 
-    def of(name: str) -> Any:
+    def subtree(name: str) -> Any:
         merge = merges.get(name)
-        return name if merge is None else [merge.round, merge.saved, of(merge.first), of(merge.second)]
+        return name if merge is None else [merge.round, merge.saved, subtree(merge.first), subtree(merge.second)]
 
-    return of(kernel.node.label)
+    return subtree(kernel.node.label)

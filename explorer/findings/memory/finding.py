@@ -79,7 +79,7 @@ class Known:
         nodes = (event.entity, *entity.inputs) if entity is not None and entity.kind == "extern" else (event.entity,)
         return next((self.makers[node] for node in nodes if node in self.makers), None)
 
-    def copied_from(self, event: MemoryEvent) -> str:
+    def source_inputs(self, event: MemoryEvent) -> str:
         """Names of the graph inputs that a tensor is made from, such as a parameter in a new layout; "" if none."""
         entity = self.entities.get(event.entity)
         names = entity.attrs.get("reads", ()) if entity is not None else ()
@@ -109,7 +109,7 @@ class Known:
         place = entity.attrs if entity is not None else {}
         file, number = str(place.get("file", "")), int(place.get("line", 0))
         asked = (line_link(file, number, self.spots), " ") if file else ()
-        code = self.code(event) or self.copied_from(event)
+        code = self.code(event) or self.source_inputs(event)
         half = Tag(" fwd" if event.half == "forward" else " bwd", "muted", f"Made in the {event.half}")
         size = (size_text(event.bytes), Bar(((event.bytes, "now"),), "tensors"))
         cells = (
@@ -181,7 +181,7 @@ def peak_section(line: Line, known: Known) -> Section:
 def tensor_row(each: Tensor, known: Known) -> list[str]:
     """Cells of a tensor: bytes, name, role, maker, source line."""
     event, line = each.event, known.line(each.event)
-    where = f"{place(line)}  {known.code(event)}" if line else known.copied_from(event)
+    where = f"{place(line)}  {known.code(event)}" if line else known.source_inputs(event)
     return [size_text(event.bytes), event.buffer, ROLES.get(each.role, ""), known.maker(event), where]
 
 

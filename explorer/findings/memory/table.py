@@ -83,7 +83,7 @@ def _at_peak(line: Line, known: Known) -> list[dict[str, Any]]:
             "side": line.side, "bytes": each.event.bytes, "buffer": each.event.buffer, "half": each.event.half,
             "kept_as": ROLES.get(each.role), "made_by": known.maker(each.event) or None,
             "where": place(known.line(each.event)) or None,
-            "code": known.code(each.event) or known.copied_from(each.event) or None, "graph": each.event.graph,
+            "code": known.code(each.event) or known.source_inputs(each.event) or None, "graph": each.event.graph,
             "first_step": each.first + 1, "last_step": each.end,
         }
         for each in line.alive(line.peak)

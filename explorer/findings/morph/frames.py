@@ -107,7 +107,7 @@ class Film:
         if theme not in PALETTES:
             raise ValueError(f"theme is 'light' or 'dark', not {theme!r}")
         number = min(int(position), len(self.pictures) - 1)
-        share = _eased(position - number) if number < len(self.pictures) - 1 else 0.0
+        share = _ease(position - number) if number < len(self.pictures) - 1 else 0.0
         palette = PALETTES[theme]
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH:g}" height="{HEIGHT:g}" '
@@ -122,18 +122,18 @@ class Film:
     def box_at(self, position: float, move: Move) -> Box:
         """Where a node is on its way between two states."""
         number = int(position)
-        return self._box(number, move, _eased(position - number))
+        return self._box(number, move, _ease(position - number))
 
     # The graph
 
     def _graph(self, number: int, share: float, palette: Palette) -> Iterator[str]:
         first, last = self.pictures[number], self.pictures[min(number + 1, len(self.pictures) - 1)]
-        width, height = (_between(getattr(first, side), getattr(last, side), share) for side in ("width", "height"))
+        width, height = (_interpolate(getattr(first, side), getattr(last, side), share) for side in ("width", "height"))
         room_x, room_y = WIDTH - SIDE - 2 * MARGIN, HEIGHT - HEAD - FOOT
         scale = min(CLOSEST, room_x / max(width, 1), room_y / max(height, 1))
         x, y = MARGIN + room_x / 2, HEAD + room_y / 2
         yield f'<g transform="translate({x:.1f} {y:.1f}) scale({scale:.4f})">'
-        shapes = [*self._shapes(number, share, palette)] if share else [*self._still(number, palette)]
+        shapes = [*self._shapes(number, share, palette)] if share else [*self._still_shapes(number, palette)]
         yield from self._cut_line(first, last, share, palette)
         for picture, places, alpha in self._edge_sets(number, share):
             for route in picture.routes if alpha > 0 else ():
@@ -142,7 +142,7 @@ class Film:
             yield from _shape_svg(shape, dense=first.dense)
         yield "</g>"
 
-    def _still(self, number: int, palette: Palette) -> Iterator[_Shape]:
+    def _still_shapes(self, number: int, palette: Palette) -> Iterator[_Shape]:
         picture = self.pictures[number]
         for node in picture.state.nodes:
             yield _Shape(picture.boxes[node.id], palette[look_of(node)], 1.0, ((node, 1.0),))
@@ -159,8 +159,8 @@ class Film:
                 labels.append((target, 1.0 if same else min(1.0, max(0.0, 2.3 * share - 0.95))))
             looks = [palette[look_of(node)] for node in (source, target) if node is not None]
             colours = (
-                _mixed(looks[0][0], looks[-1][0], share),
-                _mixed(looks[0][1], looks[-1][1], share),
+                _mix_colors(looks[0][0], looks[-1][0], share),
+                _mix_colors(looks[0][1], looks[-1][1], share),
                 looks[0][2] if share < 0.5 else looks[-1][2],
             )
             alpha = 1.0 if source and target else share if target else 1 - share
@@ -174,7 +174,7 @@ class Film:
             first = Box(last.x, last.y, 0, 0) if last else Box(0, 0, 0, 0)
         if last is None:
             last = Box(first.x, first.y, 0, 0)
-        return Box(*(_between(getattr(first, side), getattr(last, side), share) for side in ("x", "y", "w", "h")))
+        return Box(*(_interpolate(getattr(first, side), getattr(last, side), share) for side in ("x", "y", "w", "h")))
 
     def _edge_sets(self, number: int, share: float) -> Iterator[tuple[Picture, Mapping[str, Box], float]]:
         """The pictures whose edges are seen, with the boxes that these follow and how strongly they are seen."""
@@ -192,7 +192,7 @@ class Film:
         if not cuts:
             return
         alpha = 1.0 if len(cuts) > 1 else share if last.cut is not None else 1 - share
-        x, half = _between(cuts[0], cuts[-1], share), _between(first.height, last.height, share) / 2 + 12
+        x, half = _interpolate(cuts[0], cuts[-1], share), _interpolate(first.height, last.height, share) / 2 + 12
         yield (
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{-half:.1f}" y2="{half:.1f}" stroke="{palette["saved"][1]}" '
             f'stroke-width="1.5" stroke-dasharray="6 5" opacity="{alpha:.2f}"/>'
@@ -241,17 +241,17 @@ def counts_of(counts: Counts) -> tuple[Count, ...]:
     return tuple(count for count in found if not unknown.get(count.what))
 
 
-def _eased(share: float) -> float:
+def _ease(share: float) -> float:
     return share * share * (3 - 2 * share)
 
 
-def _between(first: float, last: float, share: float) -> float:
+def _interpolate(first: float, last: float, share: float) -> float:
     return first + (last - first) * share
 
 
-def _mixed(first: str, last: str, share: float) -> str:
+def _mix_colors(first: str, last: str, share: float) -> str:
     pairs = ((int(first[at : at + 2], 16), int(last[at : at + 2], 16)) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(_between(a, b, share)):02x}" for a, b in pairs)
+    return "#" + "".join(f"{round(_interpolate(a, b, share)):02x}" for a, b in pairs)
 
 
 def _text(x: float, y: float, words: str, size: float, colour: str, *, bold: bool = False) -> str:
@@ -297,7 +297,7 @@ def _edge_svg(route: Route, home: Mapping[str, Box], places: Mapping[str, Box], 
         shifts.append((now.x - at.x, now.y - at.y))
     last = len(route.points) - 1
     points = [
-        (x + _between(shifts[0][0], shifts[1][0], i / last), y + _between(shifts[0][1], shifts[1][1], i / last))
+        (x + _interpolate(shifts[0][0], shifts[1][0], i / last), y + _interpolate(shifts[0][1], shifts[1][1], i / last))
         for i, (x, y) in enumerate(route.points)
     ]
     path = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]

@@ -291,12 +291,12 @@ def _route(
     if lane_of[edge[0]] == lane_of[edge[1]]:
         sign = 1 if last.y > first.y else -1
         begin, end = (first.x, first.y + sign * first.h / 2), (last.x, last.y - sign * last.h / 2)
-        return Route(edge, tuple(_straightened([begin, *slots, end])))
+        return Route(edge, tuple(_straighten([begin, *slots, end])))
     sign = 1 if last.x > first.x else -1
     return Route(edge, ((first.x + sign * first.w / 2, first.y), (last.x - sign * last.w / 2, last.y)), sideways=True)
 
 
-def _straightened(points: Sequence[tuple[float, float]]) -> Iterable[tuple[float, float]]:
+def _straighten(points: Sequence[tuple[float, float]]) -> Iterable[tuple[float, float]]:
     """The points without those that a line between the points kept passes nearby (Douglas and Peucker, 1973)."""
     todo = [(0, len(points) - 1)]
     kept = {0, len(points) - 1}

@@ -47,17 +47,17 @@ class Linker:
         if any(not node.origins for node in linked):
             linked = _link_incoming_gradients(self._link_by_captured(linked, before), before)
         if state.key in ("cut", "decomposed"):
-            linked = [self._narrowed(node, before) for node in self._link_replaced(linked, before)]
+            linked = [self._narrow_origins(node, before) for node in self._link_replaced(linked, before)]
         by_id = {node.id: node for node in before.nodes}
         linked = [_named_as_origin(node, by_id) for node in linked]
-        return replace(state, nodes=tuple(linked), gone=_unused(linked, before))
+        return replace(state, nodes=tuple(linked), gone=_unused_nodes(linked, before))
 
     def _link_replaced(self, nodes: Sequence[Node], before: State) -> list[Node]:
         """Link the nodes that a pass made to the operations that it replaced, which are those missing beside them.
 
         A pass gives its nodes no origins; the record has those of their neighbours.
         """
-        gone = set(_unused(nodes, before)) & {node.id for node in before.nodes if node.kind == "op"}
+        gone = set(_unused_nodes(nodes, before)) & {node.id for node in before.nodes if node.kind == "op"}
         by_id = {node.id: node for node in before.nodes}
         order = {name: number for number, name in enumerate(by_id)}
         made = [node for node in nodes if node.kind not in DATA and not self._is_kept(node)]
@@ -69,7 +69,7 @@ class Linker:
                 found |= _match(beside, [by_id[name] for name in sorted(missing, key=order.__getitem__)])
         return [replace(node, origins=found[node.id], inferred=True) if node.id in found else node for node in nodes]
 
-    def _narrowed(self, node: Node, before: State) -> Node:
+    def _narrow_origins(self, node: Node, before: State) -> Node:
         """A node that a pass made for several others, as coming from one of these: the record names all around it."""
         if len(node.origins) < 2 or node.inferred or self._is_kept(node):
             return node
@@ -89,7 +89,7 @@ class Linker:
         groups: dict[str, list[Node]] = defaultdict(list)
         for node in nodes:
             if not node.origins:
-                key = next((key for key in self._captured_by(node.id) if key in makers), "")
+                key = next((key for key in self._captured_origins(node.id) if key in makers), "")
                 groups[key].append(node)
         found = {
             name: origins
@@ -103,7 +103,7 @@ class Linker:
             for node in nodes
         ]
 
-    def _captured_by(self, name: str) -> Iterable[str]:
+    def _captured_origins(self, name: str) -> Iterable[str]:
         """The captured nodes that an entity came from, and the operators whose bodies these are in."""
         for key in self.nearest(name, self.captured):
             yield key
@@ -121,7 +121,7 @@ def _named_as_origin(node: Node, before: Mapping[str, Node]) -> Node:
     return replace(node, title=origin.title.removesuffix(".grad"))
 
 
-def _unused(nodes: Sequence[Node], before: State) -> tuple[str, ...]:
+def _unused_nodes(nodes: Sequence[Node], before: State) -> tuple[str, ...]:
     """Ids of nodes of the state before that are no origin of these nodes."""
     used = {origin for node in nodes for origin in node.origins}
     return tuple(node.id for node in before.nodes if node.id not in used)

@@ -61,7 +61,7 @@ class _Reader:
 
     def states(self) -> tuple[State, ...]:
         found: list[State] = []
-        for make in (self._eager, self._joint, self._cut, self._decomposed, self._fused):
+        for make in (self._eager_state, self._joint_state, self._cut_state, self._decomposed_state, self._fused_state):
             state = make(found[-1] if found else None)
             if state is not None:
                 found.append(self.linker.link(state, found[-1]) if found else state)
@@ -88,12 +88,12 @@ class _Reader:
 
     # The five states
 
-    def _eager(self, _: State | None) -> State | None:
+    def _eager_state(self, _: State | None) -> State | None:
         graphs = self._graphs("autograd")
         if any(entity.kind == "compiled" for each in graphs for entity in each.entities):
             graphs = []  # autograd saw one function, the compiled one
         if not graphs:
-            return self._captured()
+            return self._captured_state()
         nodes = self._nodes(graphs, lambda _: "both")
         words = "Autograd's graph: eager mode ran each operation, and kept a node for its gradient."
         return State("eager", words, nodes, self._edges(graphs), self._eager_counts(graphs, nodes))
@@ -105,7 +105,7 @@ class _Reader:
         ops, data = _sizes(nodes)
         return Counts(ops, data, sum(node.kind == "op" for node in nodes), None, sum(kept.values()))
 
-    def _captured(self) -> State | None:
+    def _captured_state(self) -> State | None:
         graphs = self._graphs("captured")
         if not graphs:
             return None
@@ -113,7 +113,7 @@ class _Reader:
         words = "What eager mode runs forward, one operation after the other."
         return State("eager", words, nodes, self._edges(graphs), self._counts(graphs, nodes))
 
-    def _joint(self, _: State | None) -> State | None:
+    def _joint_state(self, _: State | None) -> State | None:
         graphs = self._graphs("joint")
         if not graphs:
             return None
@@ -132,7 +132,7 @@ class _Reader:
             words = f"{words[:-1]}, and decomposes most of them."
         return State("joint", words, nodes, self._edges(graphs), self._counts(graphs, nodes))
 
-    def _cut(self, before: State | None) -> State | None:
+    def _cut_state(self, before: State | None) -> State | None:
         graphs = self._graphs("forward", "backward") or self._graphs("inference")
         if not graphs:
             return None
@@ -141,7 +141,7 @@ class _Reader:
         crossing = tuple(pair for pair in self.saved.items() if ids.issuperset(pair))
         counts = self._counts(graphs, nodes)
         if any(each.half == "backward" for each in graphs):
-            counts = replace(counts, saved=self._kept(nodes, crossing))
+            counts = replace(counts, saved=self._saved_bytes(nodes, crossing))
             words = f"The partitioner cuts it in two: forward saves {_count_saved(nodes)} for backward."
             again = self._count_recomputed(nodes, before) if before else 0
             if again:
@@ -159,7 +159,7 @@ class _Reader:
                 homes[origin].add(node.lane)
         return sum(len(lanes) > 1 for lanes in homes.values())
 
-    def _decomposed(self, before: State | None) -> State | None:
+    def _decomposed_state(self, before: State | None) -> State | None:
         graphs = self._graphs("post_grad") or self._graphs("lowered")
         if not graphs:
             return None
@@ -171,13 +171,13 @@ class _Reader:
             if entity.kind == "placeholder" and not kept.isdisjoint(self.linker.nearest(entity.id, kept))
         }
         nodes = self._in_halves(graphs, saved)
-        crossing = tuple(self._crossing(graphs, saved))
+        crossing = tuple(self._crossing_edges(graphs, saved))
         counts = replace(self._counts(graphs, nodes), saved=before.counts.saved if before else None)
         stage = "after Inductor's passes" if graphs[0].stage == "post_grad" else "as loops and calls of PyTorch"
         words = f"The graphs {stage}: these operations are made into kernels."
         return State("decomposed", words, nodes, (*self._edges(graphs), *crossing), counts)
 
-    def _crossing(self, graphs: Sequence[Artifact], saved: Iterable[str]) -> Iterable[Edge]:
+    def _crossing_edges(self, graphs: Sequence[Artifact], saved: Iterable[str]) -> Iterable[Edge]:
         """Pairs of a forward node and the backward input that holds its saved tensor."""
         makers = {}
         for each in graphs:
@@ -190,7 +190,7 @@ class _Reader:
                 if names[origin] in makers:
                     yield makers[names[origin]], place
 
-    def _fused(self, before: State | None) -> State | None:
+    def _fused_state(self, before: State | None) -> State | None:
         graphs = self._graphs("kernels")
         calls = [(each, entity) for each in graphs for entity in each.entities if entity.kind in ("call", "extern")]
         if not calls or before is None:
@@ -313,7 +313,7 @@ class _Reader:
                 moved += read + (_bytes(entity) or parts[name])
         return Counts(ops, data, len(working), moved)
 
-    def _kept(self, nodes: Sequence[Node], crossing: Iterable[Edge]) -> int | None:
+    def _saved_bytes(self, nodes: Sequence[Node], crossing: Iterable[Edge]) -> int | None:
         """Bytes of the saved tensors without inputs, whose memory is held anyway; None if a size is a symbol."""
         by_id = {node.id: node for node in nodes}
         kept = [place for maker, place in crossing if by_id[maker].kind != "input"]

@@ -21,7 +21,7 @@ TEXT = (
 
 def test_events_of_a_log() -> None:
     log = Log(("a.log",), (TEXT,))
-    graph, artifact = log.of("dynamo_output_graph", "artifact")
+    graph, artifact = log.events_of("dynamo_output_graph", "artifact")
     assert (graph.compile_id, graph.attempt, graph.seconds) == ("1/2", 1, 3 * 3600 + 4 * 60 + 5.5)
     assert (graph.where, graph.payload) == ("torch/_dynamo/utils.py:12", "class GraphModule:\n    pass")
     assert (artifact.name, artifact.compile_id, artifact.payload) == ("fx_graph_cache_hit", "!3/0/0", "")

@@ -14,7 +14,7 @@ from compiler.logs.cache_keys import compare_caches
 from compiler.logs.cold_start import cold_start_of, trace_of
 from compiler.logs.events import Log
 from compiler.logs.job import Job
-from compiler.logs.ranks import Difference, differences_between, rank_words
+from compiler.logs.ranks import Difference, compare_ranks, rank_words
 from explorer.cli import main
 from explorer.findings.cold_start import cache_change_document, cold_start_document, flame_svg
 from explorer.findings.job_ranks import rank_document
@@ -84,7 +84,7 @@ class Events:
 
 
 def differences(*make: Callable[[Events], Events]) -> list[Difference]:
-    return list(differences_between({rank: of(Events(rank)).log() for rank, of in enumerate(make)}))
+    return list(compare_ranks({rank: of(Events(rank)).log() for rank, of in enumerate(make)}).differences)
 
 
 @pytest.fixture(scope="module")

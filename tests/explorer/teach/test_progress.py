@@ -19,7 +19,7 @@ CODE = "def f(x):\n    y = x + 1\n    return y\n"
 
 def sheet(**answers: str) -> Sheet:
     asked = Sheet("first", Listing(CODE), questions_of("breaks,graphs")).with_answers(answers)
-    return asked.graded(Record("f", Options()))
+    return asked.grade_answers(Record("f", Options()))
 
 
 def test_answers_are_kept_and_read_again(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_unknown_questions_name_the_nearest(ask: str, message: str) -> None:
 
 def test_listing_knows_its_statements() -> None:
     assert LISTING.computing == (2, 6, 7)
-    assert LISTING.assigned("y") == {2, 3, 4, 5, 7}
+    assert LISTING.lines_that_assign("y") == {2, 3, 4, 5, 7}
     assert LISTING.statement_at(5) == 2
     assert LISTING.statement_at(10) == 10
 
