@@ -369,7 +369,11 @@ class _Pair:
         return kept, rest
 
     def _first(
-        self, kinds: Sequence[str], changed: Mapping[str, tuple[list[Line], list[Line]]], a: Compiled, b: Compiled,
+        self,
+        kinds: Sequence[str],
+        changed: Mapping[str, tuple[list[Line], list[Line]]],
+        a: Compiled,
+        b: Compiled,
         told: bool,
     ) -> Difference | None:
         """The difference that the others of a compilation follow from; None if it is the collective that was told."""
