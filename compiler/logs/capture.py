@@ -123,17 +123,18 @@ def _range(text: str) -> tuple[int | float | None, int | float | None]:
     return _number(low), _number(high)
 
 
-def break_of(frame: str, payload: str, number: int, book: LoggedSources) -> GraphBreak:
+def break_of(frame: Frame, payload: str, number: int, book: LoggedSources) -> GraphBreak:
     """A graph break from torch's message (`dynamo_graph_break_reason`)."""
     from compiler.capture.breaks import graph_break  # it imports torch, which most records do not need
-    from compiler.torch_api.dynamo import DEAD_ENDS, BreakFacts
+    from compiler.torch_api.dynamo import AND_THEN, DEAD_ENDS, BreakFacts
     from compiler.torch_api.traced_lines import Place
 
     matched = _BREAK.match(payload)
     message, _, trace = (matched["rest"] if matched else payload).partition("\nUser code traceback:\n")
     told = message = _LAST_LINES.sub("", message).strip()
-    if message.startswith("Encountered graph break when attempting to trace") and "\n\n" in message:
-        message = message.partition("\n\n")[2].strip()
+    if message.startswith(("Encountered graph break when attempting to trace", *DEAD_ENDS)) and "\n\n" in message:
+        message = message.partition("\n\n")[2]
+    message, *later = (part.strip() for part in message.split(AND_THEN))
     stack: list[tuple[str, int, str, str, re.Match[str] | None]] = [
         (found["file"], int(found["line"]), found["function"], (found["code"] or "").strip(), found)
         for found in _TRACEBACK.finditer(_LAST_LINES.sub("", trace))
@@ -146,11 +147,12 @@ def break_of(frame: str, payload: str, number: int, book: LoggedSources) -> Grap
     for file, line, function, code, found in stack:
         columns = _columns(book, file, line, code, found["marks"] if found else None)
         places.append(Place(file, function, line, *columns))
-    own = _drop_callers(places)
+    own = _drop_callers(places, frame, book)
     reason = message.partition("\n")[0].strip()
     goes_on = not told.startswith(DEAD_ENDS)
-    facts = BreakFacts(reason or "graph break", told, (), tuple(own), message, goes_on=goes_on)
-    made = graph_break(f"break[{frame}].{number}", frame, facts, book)
+    consequence = later[-1].partition("\n")[0].strip() if later else ""
+    facts = BreakFacts(reason or "graph break", told, (), tuple(own), message, consequence, goes_on)
+    made = graph_break(f"break[{frame.id}].{number}", frame.id, facts, book)
     place = own[-1] if own else None
     code = next(
         (code for file, line, _, code, _ in reversed(stack) if place and (file, line) == (place.file, place.line)), ""
@@ -164,11 +166,14 @@ def _without_edits(found: GraphBreak) -> tuple[Any, ...]:
     return tuple(replace(each, rewrite="", applicability="explanation", caveat="") for each in found.suggestions)
 
 
-def _drop_callers(places: Sequence[Any]) -> list[Any]:
-    """Drop the places of the caller and of torch's wrappers, which are outside of the compiled function."""
+def _drop_callers(places: Sequence[Any], frame: Frame, book: LoggedSources) -> list[Any]:
+    """Drop the places of the callers and of torch's wrappers, which are outside of the compiled function."""
     last = max((number for number, each in enumerate(places) if "_dynamo/eval_frame.py" in each.file.replace("\\", "/")
                 or "_wrapped_call_impl" in each.function or each.function == "_call_impl"), default=-1)  # fmt: skip
     inner = list(places[last + 1 :]) or list(places[-1:])
+    for number, each in enumerate(inner):
+        if (each.function, book.name(each.file)) == (frame.function, frame.file) and each.line >= frame.line:
+            return inner[number:]
     return [each for each in inner if each.function != "<module>"] or inner[-1:]
 
 
@@ -338,7 +343,7 @@ def with_followers(
         return []
     from compiler.capture.breaks import frames_after  # it imports torch, as `break_of` did
 
-    resumed_by = {found.id: _followers(found, frames) for found in breaks}
+    resumed_by = {found.id: _followers(found, frames) if found.outcome == "resumed" else () for found in breaks}
     of_frames: dict[str, list[str]] = {}
     for found in breaks:
         of_frames.setdefault(found.frame, []).append(found.id)

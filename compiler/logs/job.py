@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from compiler.logs.capture import resumed_line
 from compiler.logs.compilations import Compilation, compilations_of
 from compiler.logs.events import Log, LogProblem
 from compiler.logs.files import read_logs
 from compiler.logs.ranks import Difference, RankComparison, compare_ranks
 from compiler.logs.records import KNOWN_KINDS, record_of
-from compiler.record import Record
+from compiler.record import GraphBreak, Record
 from compiler.record.plain_text import pluralize
 
 
@@ -44,7 +45,28 @@ class Rank:
         one = next((each for each in self.compilations if each.id == ids), None)
         if one is None:
             return record_of(self.log, (ids,) if isinstance(ids, str) else ids, target)
-        return record_of(self.log.select(one.compile_id, one.autograd), (one.id,), target)
+        record = record_of(self.log.select(one.compile_id, one.autograd), (one.id,), target)
+        breaks = [self._with_graphs_after(found, one) for found in record.breaks]
+        return record.with_fields(breaks=tuple(breaks))
+
+    def _with_graphs_after(self, found: GraphBreak, one: Compilation) -> GraphBreak:
+        """A break with the compilations that resume after it, which the record of its own compilation lacks."""
+        if found.outcome != "resumed" or found.resumed_by:
+            return found
+        after = list(self._resuming_after(one, [found.chain[0].line if found.chain else found.line]))
+        nodes = (found.nodes[0], sum(each.nodes or 0 for each in after))
+        return replace(found, resumed_by=tuple(each.id for each in after[:1]), nodes=nodes)
+
+    def _resuming_after(self, one: Compilation, lines: list[int]) -> Iterator[Compilation]:
+        """The next compilation that resumes after each break at these lines, and after the breaks in it."""
+        seen: set[int] = set()
+        while lines:
+            seen.add(line := lines.pop(0))
+            same = [each for each in self.compilations
+                    if each.file == one.file and (resumed_line(each.function) or ("", 0))[1] == line]  # fmt: skip
+            for each in [each for each in same if each.first > one.first][:1] or same[:1]:
+                yield each
+                lines += {found.line for found in each.breaks if found.file == one.file} - seen
 
     def __repr__(self) -> str:
         return f"<Rank {self.number}: {', '.join(self.log.names)}, {pluralize(len(self.log), 'event')}>"

@@ -318,9 +318,10 @@ class _Pair:
             yield replace(failed, follows=tuple(changed))
             return
         kinds = [kind for kind in changed if kind not in _NEVER_FIRST]
-        yield from self._collective(a, b)
+        collectives = list(self._collective(a, b))
+        yield from collectives
         if kinds:
-            first = self._first(kinds, changed, a, b)
+            first = self._first(kinds, changed, a, b, told=bool(collectives))
             follows = [*dict.fromkeys(_group_of(kind) for kind in kinds[1:])]
             if first is not None:
                 memory = memory_words(a, b, self.names)
@@ -365,9 +366,14 @@ class _Pair:
         return kept, rest
 
     def _first(
-        self, kinds: Sequence[str], changed: Mapping[str, tuple[list[Line], list[Line]]], a: Compiled, b: Compiled
+        self,
+        kinds: Sequence[str],
+        changed: Mapping[str, tuple[list[Line], list[Line]]],
+        a: Compiled,
+        b: Compiled,
+        told: bool,
     ) -> Difference | None:
-        """The difference that the others of a compilation follow from; None if it is one of collectives."""
+        """The difference that the others of a compilation follow from; None if it is the collective that was told."""
         kind = kinds[0]
         left, right = changed[kind]
         was, now = first_change(left, right) if kind != "guards" else (left, right)
@@ -375,7 +381,7 @@ class _Pair:
         if kind == "kernels":
             place = place_of_kernel(kernel_around(left, was) or kernel_around(right, now), b)
         shown = {"was": first_texts(was), "now": first_texts(now)}
-        if kind == "graph" and any("_c10d_functional" in line.same for line in (*was[:1], *now[:1])):
+        if told and kind == "graph" and any("_c10d_functional" in line.same for line in (*was[:1], *now[:1])):
             return None
         if kind in _AUTOGRAD:
             return self._difference("autograd", self._autograd_words(changed, a, b), b, place, **shown)

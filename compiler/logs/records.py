@@ -453,7 +453,7 @@ class _Reader:
         for event in each.events_of("dynamo_graph_break_reason"):
             text = self._payload(event)
             if text not in seen:
-                builder.breaks.append(break_of(frame.id, text, len(seen), self.book))
+                builder.breaks.append(break_of(frame, text, len(seen), self.book))
                 seen.add(text)
         if (event := each.last("recompile_reasons")) is not None:
             reasons = listed_reasons(self._payload(event))
@@ -514,10 +514,11 @@ class _Reader:
 
 
 def _returned_bytes(printed: PrintedGraph) -> list[int]:
-    """Sizes of the tensors that a graph returns; 0 for symbolic sizes."""
+    """Sizes of the tensors that a graph returns; all are 0 if one has a symbolic size."""
     types = {node.name: type_attrs(node.type) for node in printed.nodes}
     outputs = (name for node in printed.nodes if node.op == "output" and not node.body for name in node.inputs)
-    return [int(types[name].get("bytes", 0)) for name in outputs if types.get(name)]
+    sizes = [types[name].get("bytes") for name in outputs if types.get(name)]
+    return [0 if None in sizes else int(size or 0) for size in sizes]
 
 
 def _error_line(text: str) -> str:

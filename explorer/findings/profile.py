@@ -297,7 +297,9 @@ def _seconds_inside(step: Span, spans: Sequence[Span]) -> float:
 def _problems(trace: Trace, record: Record, kernels: Sequence[KernelUse]) -> Iterator[str]:
     known = {artifact.graph.partition(" ")[0] for artifact in record.of_stage("kernels")}
     missing = sorted({run.graph for run in trace.runs if run.graph} - known)
-    if missing:
+    if missing and not record.artifacts:
+        yield "a profile alone has no modules and lines; beside the log it has: tcompile.load_profile(path, job)"
+    elif missing:
         more = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
         graphs = ", ".join(missing[:5]) + more
         yield f"graphs of the profile that are not in the record: {graphs}. Are both of the same run?"

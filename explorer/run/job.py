@@ -34,6 +34,8 @@ class Job(logged.Job):
 
     def __getitem__(self, name: str) -> Run:
         """The run of a compilation, by the name in the index: "0/1", or "3:0/1" of rank 3. Raises KeyError."""
+        if not isinstance(name, str):
+            raise TypeError(f"a job is indexed by names such as '0/1', not {name!r}; `compilations` can be iterated")
         try:
             return Run(job_page.record_named(self, name))
         except LogError as error:

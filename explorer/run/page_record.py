@@ -47,6 +47,8 @@ def record_of(page: str) -> Record:
     Parts are joined as raw JSON, and validated when the whole record is decoded.
     """
     blocks = _Blocks(page)
+    if blocks.is_of_job:
+        raise RecordError("this is the page of a job, for a browser; give the logs that it was made from instead")
     if blocks.facts is None:
         raise RecordError("this is not a page saved by tcompile: it holds no record")
     facts = blocks.unpack(blocks.facts, dict[str, Raw])
@@ -86,6 +88,10 @@ class _Blocks:
             self._parts[block.artifact, block.part] = block
             if match["type"] == FACTS_TYPE and self.facts is None:
                 self.facts = block
+
+    @property
+    def is_of_job(self) -> bool:
+        return ("", "index") in self._parts
 
     def part(self, artifact: str, name: str, kind: type[T]) -> T:
         if (artifact, name) not in self._parts:

@@ -31,6 +31,7 @@ GRAPH = """class GraphModule(torch.nn.Module):
         z: "f32[8, 4][4, 1]cpu" = torch.ops._c10d_functional.all_reduce(y, 'sum', '0');  y = None
         return (z,)
 """
+MORE = GRAPH.replace("l_x_ = None\n", 'l_x_ = None\n        w: "f32[8, 4][4, 1]cpu" = y + 1\n').replace("(y,", "(w,")
 GUARDS = """
 TREE_GUARD_MANAGER:
 +- RootGuardManager
@@ -157,6 +158,7 @@ def test_recompilation_on_one_rank_has_its_reason() -> None:
         (lambda events: events.compilation(guards={"flag": 2}), "guards", 23),
         (lambda events: events.compilation(GRAPH.replace("f32[8, 4]", "f32[6, 4]")), "collectives", 22),
         (lambda events: events.compilation(GRAPH.replace("l_x_ * 2", "l_x_ / 2")), "graph", 21),
+        (lambda events: events.compilation(MORE), "graph", 21),
         (lambda events: events.compilation(dynamo_config='{"recompile_limit": 2}'), "configuration", 20),
         (lambda events: events.compilation(pytorch_version="2.12.0"), "torch version", 20),
         (lambda events: events.start().end(fail_type="Unsupported", fail_reason="no"), "failure", 20),

@@ -94,6 +94,17 @@ def test_ids_given_again_have_records_of_their_own(job: Job) -> None:
     assert '"f32[3][1]cpu"' in job["0/0#2"]["captured"].text
     with pytest.raises(KeyError, match=r"no compilation '9/9'; there are: "):
         job["9/9"]
+    with pytest.raises(TypeError, match="not 0"):
+        list(job)  # type: ignore[call-overload]
+
+
+def test_breaks_of_one_compilation_tell_what_follows(job: Job) -> None:
+    for name, after in (("0/0", "1/0"), ("0/0#2", "1/0#2")):
+        [broken] = job[name].record.breaks
+        assert (broken.resumed_by, broken.nodes) == ((after,), (1, 1))
+    [given_up] = job["3/0"].record.breaks
+    assert given_up.kind == "Call to `torch._dynamo.graph_break()`"
+    assert (given_up.outcome, given_up.consequence, given_up.resumed_by) == ("skipped", "graph break in loop", ())
 
 
 def test_text_and_html_tell_what_runs_eagerly(job: Job) -> None:
@@ -125,6 +136,8 @@ def test_commands_on_one_compilation(job: Job, tmp_path: Path, capsys: pytest.Ca
     assert cli.main(["show", path, "7/7"]) == 2
     assert "no compilation '7/7'" in capsys.readouterr().err
     assert cli.main(["show", str(tmp_path)]) == 2
+    assert cli.main(["show", str(job.save(tmp_path / "job.html"))]) == 2
+    assert "give the logs" in capsys.readouterr().err
 
 
 def test_page_of_a_run_has_its_compilations(ran: Ran) -> None:
