@@ -14,9 +14,10 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,10 +42,25 @@ _CHANGES = {
 _HARMLESS = (os.devnull, "/dev/stdout", "/dev/stderr")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _HEARD = {"open", *_CHANGES}
-_COMPILERS = tuple(
-    str(Path(torch.__file__).parent / name)
-    for name in ("_dynamo", "_inductor", "_functorch", "_logging", "_subclasses", "compiler", "fx")
+
+
+def _folders_of(package: str) -> Sequence[str]:
+    """The folders of a package, without importing it; none if it is not installed."""
+    found = find_spec(package)
+    return () if found is None else found.submodule_search_locations or ()
+
+
+_TORCH = Path(torch.__file__).parent
+_COMPILERS = (
+    *(
+        str(_TORCH / name)
+        for name in ("_dynamo", "_inductor", "_functorch", "_logging", "_subclasses", "compiler", "fx")
+    ),
+    str(Path(__file__).parents[1] / "backend"),
+    *_folders_of("triton"),
 )
+_LOCKS = (str(_TORCH / "utils" / "_filelock.py"), *_folders_of("filelock"))
+"""Code that makes files for its caller: of compilers if a compiler calls it."""
 _active: list[frozenset[int | None]] = []
 """For each running block, ids of the other threads that were running at its start: they are not watched."""
 _hooked: list[None] = []
@@ -224,8 +240,8 @@ def _object_of(event: str, args: tuple[Any, ...]) -> str:
 
 
 def _is_torchs_own(frame: FrameType | None) -> bool:
-    """Whether the innermost frame outside the standard library is in torch's compilers, which write cache files."""
-    while frame is not None and is_standard(frame.f_code.co_filename):
+    """Whether the innermost frame outside the standard library and of locks is a compiler's: they write cache files."""
+    while frame is not None and (is_standard(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_LOCKS)):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_COMPILERS)
 

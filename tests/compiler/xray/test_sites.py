@@ -385,3 +385,14 @@ def test_torch_may_make_its_cache_folder(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(OutsideError, match="makes the folder"):
             (tmp_path / "other").mkdir()
     assert (tmp_path / "cache").is_dir()
+
+
+def test_compilers_may_write_their_caches_where_a_program_may_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with inside_the_process():
+        torch.compile(lambda x: x.sin() + 3)(torch.ones(5))
+        with pytest.raises(OutsideError, match="makes the folder"):
+            (tmp_path / "own").mkdir()
+    assert any(tmp_path.joinpath("cache").iterdir())
