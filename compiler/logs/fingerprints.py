@@ -367,7 +367,7 @@ def reasons_of(payload: str) -> list[str]:
     """The reasons of a recompilation: a JSON list, or a line each."""
     try:
         values = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = payload.splitlines()
     reasons = values if isinstance(values, list) else [values]
     texts = (str(reason).partition("User stack trace:")[0] for reason in reasons)

@@ -13,6 +13,7 @@ import pytest
 from compiler.logs.cache_keys import compare_caches
 from compiler.logs.cold_start import cold_start_of, trace_of
 from compiler.logs.events import Log
+from compiler.logs.fingerprints import reasons_of
 from compiler.logs.job import Job
 from compiler.logs.ranks import Difference, compare_ranks, rank_words
 from explorer.cli import main
@@ -255,3 +256,7 @@ def test_command_shows_ranks_cold_start_and_changed_caches(
         "rank 0: torch.compile", "rank 1: torch.compile"
     ]  # fmt: skip
     assert main(["report", odd, "--trace", str(tmp_path / "trace.json"), "--only", "0/0"]) == 2
+
+
+def test_reasons_of_any_depth_are_text() -> None:
+    assert len(reasons_of("[" * 200_000)) == 1
