@@ -46,14 +46,9 @@ class _Loop:
 
     def carried_names(self) -> set[str]:
         """Names whose value of an earlier iteration, or of the last one, is read: in the loop, or after it."""
-        known, carried = set[str](), set[str]()
-        for statement in self.node.body:
-            carried |= reads(statement) - known
-            known |= {name_of(statement)} if isinstance(statement, ast.Assign) else set()
-        later = (node for node in ast.walk(self.function) if getattr(node, "lineno", 0) > (self.node.end_lineno or 0))
-        carried |= {node.id for node in later if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        carried |= reads(self.end) if isinstance(self.end, ast.Return) else set()
-        return carried & {name_of(each) for each in self.assigned_statements()}
+        read = names_read_later(self.node, self.function)
+        read |= reads(self.end) if isinstance(self.end, ast.Return) else set()
+        return read & {name_of(each) for each in self.assigned_statements()}
 
     def is_defined_before(self, name: str) -> bool:
         arguments = self.function.args
@@ -81,6 +76,16 @@ def loop_to_where(case: Case) -> Lines | None:
     if not device or not all(map(loop.is_defined_before, carried)) or _is_read_after(loop, targets):
         return None
     return _rewrite_loop(loop, carried, device)
+
+
+def names_read_later(loop: ast.For, function: ast.FunctionDef) -> set[str]:
+    """Names that an iteration reads before it assigns them, and names that code after the loop reads."""
+    read, known = set[str](), set[str]()
+    for statement in loop.body:
+        read |= reads(statement) - known
+        known |= {name_of(statement)} if isinstance(statement, ast.Assign) else set()
+    later = (node for node in ast.walk(function) if getattr(node, "lineno", 0) > (loop.end_lineno or 0))
+    return read | {node.id for node in later if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def without_skip(case: Case) -> Lines | None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from compiler.capture.suggestions.case import Case
-from compiler.capture.suggestions.loops import name_of, only_assignments, reads
+from compiler.capture.suggestions.loops import name_of, names_read_later, only_assignments, reads
 from compiler.capture.suggestions.rule import Lines
 
 _TESTS, _STEPS = ("is_unfinished", "goes_on", "is_going_on"), ("next_step", "iterate", "next_iteration")
@@ -23,7 +23,7 @@ def loop_in_graph(case: Case) -> Lines | None:
         return None
     if len(list(only_assignments(node.body))) != len(node.body) or node.body[0].lineno == node.lineno:
         return None
-    carried = _carried_names(node, function)
+    carried = names_read_later(node, function) & {name_of(each) for each in node.body}
     if not carried or not carried <= _names_defined_before(node, function):
         return None
     return _rewrite_range_loop(case, node, function, sorted(carried))
@@ -71,18 +71,6 @@ def _write_while_loop(
         f"{outer}def {step}({every}):", *body, f"{inner}return {target} + 1, {carried}", "",
         f"{outer}_, {carried} = torch.while_loop({test}, {step}, ({first}, {carried}))",
     ])  # fmt: skip
-
-
-def _carried_names(node: ast.For, function: ast.FunctionDef) -> set[str]:
-    """Names that the loop assigns, and that an iteration reads from an earlier one or code after the loop reads."""
-    assigned = {name_of(each) for each in node.body}
-    needed, known = set[str](), set[str]()
-    for statement in node.body:
-        needed |= reads(statement) - known
-        known |= {name_of(statement)} if isinstance(statement, ast.Assign) else set()
-    outside = (each for each in ast.walk(function) if getattr(each, "lineno", 0) > (node.end_lineno or 0))
-    needed |= {each.id for each in outside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
-    return needed & assigned
 
 
 def _names_defined_before(node: ast.stmt, function: ast.FunctionDef) -> set[str]:
