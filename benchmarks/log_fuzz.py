@@ -13,17 +13,14 @@ import json
 import random
 import re
 import resource
-import signal
 import tempfile
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutators import ODD, TooSlowError, damage_bytes, damage_structure
+from benchmarks.mutators import ODD, damage_bytes, damage_structure, outcome_of, print_outcomes
 from compiler.logs.compilations import compilations_of
 from compiler.logs.events import Log
 from compiler.logs.files import LogError, read_logs
@@ -159,21 +156,8 @@ def outcome(text: bytes, seed: int, folder: Path) -> str:
     """`refused`, `shown`, or the error of a mutant that should be one of these."""
     path = folder / "dedicated_log_torch_trace_mutant.log"
     path.write_bytes(mutant(text, seed))
-    signal.signal(signal.SIGPROF, _too_slow)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    try:
-        read_all(path, Log(("good.log",), (text,)))
-    except LogError as error:
-        return "refused" if "\n" not in str(error) else f"LogError of several lines: {error}"
-    except Exception:  # noqa: BLE001 any error is what is looked for
-        return traceback.format_exc()
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-    return "shown"
-
-
-def _too_slow(*_: object) -> None:
-    raise TooSlowError(f"over {SECONDS} s")
+    good = Log(("good.log",), (text,))
+    return outcome_of(lambda: read_all(path, good), LogError, lambda error: "\n" not in str(error), SECONDS)
 
 
 def main() -> None:
@@ -184,20 +168,10 @@ def main() -> None:
     parser.add_argument("logs", nargs="+", type=Path)
     args = parser.parse_args()
     texts = [bytes(text) for path in args.logs for log in read_logs(path) for text in log.texts]
-    counts, errors = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(args.first, args.first + args.count):
-            found = outcome(texts[seed % len(texts)], seed, Path(folder))
-            counts[found if found in ("refused", "shown") else "error"] += 1
-            if found not in ("refused", "shown"):
-                key = "\n".join([*[line for line in found.splitlines() if line.startswith("  File")][-1:],
-                                 found.splitlines()[-1][:200]])  # fmt: skip
-                errors[key] += 1
-                if errors[key] == 1:
-                    print(f"seed {seed}:\n{found}", flush=True)
-    print(dict(counts), f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB resident at most")
-    for key, count in errors.most_common():
-        print(count, key)
+        seeds = range(args.first, args.first + args.count)
+        print_outcomes((f"seed {seed}", outcome(texts[seed % len(texts)], seed, Path(folder))) for seed in seeds)
+    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB resident at most")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 ODD = (
@@ -15,7 +19,47 @@ ODD = (
 
 
 class TooSlowError(Exception):
-    """A mutant took longer than `SECONDS`."""
+    """A mutant took longer than the time limit."""
+
+
+def outcome_of(
+    show: Callable[[], None], refusal: type[Exception], is_clear: Callable[[Exception], bool], seconds: int
+) -> str:
+    """`refused`, `shown`, or the error of a mutant that should be one of these, within `seconds` of CPU time.
+
+    `show` reads and shows the mutant. A `refusal` must be clear.
+    """
+
+    def stop(*_: object) -> None:
+        raise TooSlowError(f"over {seconds} s")
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        show()
+    except refusal as error:
+        return "refused" if is_clear(error) else f"{type(error).__name__} that is not clear: {error}"
+    except Exception:  # noqa: BLE001 any error is what is looked for
+        return traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return "shown"
+
+
+def print_outcomes(outcomes: Iterable[tuple[str, str]]) -> None:
+    """Print each error once, with the name of its first mutant, then how many were refused, shown and wrong."""
+    counts, errors = Counter[str](), Counter[str]()
+    for name, found in outcomes:
+        counts[found if found in ("refused", "shown") else "error"] += 1
+        if found not in ("refused", "shown"):
+            last = [line for line in found.splitlines() if line.startswith("  File")][-1:]
+            key = "\n".join([*last, found.splitlines()[-1][:200]])
+            errors[key] += 1
+            if errors[key] == 1:
+                print(f"{name}:\n{found}", flush=True)
+    print(dict(counts))
+    for key, count in errors.most_common():
+        print(count, key)
 
 
 def damage_bytes(data: bytearray, chance: random.Random) -> None:

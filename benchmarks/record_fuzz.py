@@ -9,19 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
 import tempfile
-import traceback
 import zlib
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutators import TooSlowError, damage_bytes, damage_structure
+from benchmarks.mutators import damage_bytes, damage_structure, outcome_of, print_outcomes
 from compiler.record import Record, RecordError, UntrustedError
 from explorer.entry.load import load
 from explorer.findings import capture_text
@@ -145,22 +142,7 @@ def outcome(record: Record, good: Run, seed: int, folder: Path) -> str:
     suffix, data = mutant(record, seed)
     path = folder / f"mutant{suffix}"
     path.write_bytes(data)
-    signal.signal(signal.SIGPROF, _too_slow)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    try:
-        run = load(path)
-        show(run, good)
-    except RecordError as error:
-        return "refused" if str(path) in str(error) else f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 any error is what is looked for
-        return traceback.format_exc()
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-    return "shown"
-
-
-def _too_slow(*_: object) -> None:
-    raise TooSlowError(f"over {SECONDS} s")
+    return outcome_of(lambda: show(load(path), good), RecordError, lambda error: str(path) in str(error), SECONDS)
 
 
 def main() -> None:
@@ -172,21 +154,12 @@ def main() -> None:
     args = parser.parse_args()
     records = [Record.from_json(path.read_bytes()) for path in args.files]
     runs = [Run(record) for record in records]
-    counts, errors = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(args.first, args.first + args.count):
-            at = seed % len(records)
-            found = outcome(records[at], runs[at], seed, Path(folder))
-            counts[found if found in ("refused", "shown") else "error"] += 1
-            if found not in ("refused", "shown"):
-                last = [line for line in found.splitlines() if line.startswith("  File")][-1:]
-                key = "\n".join([*last, found.splitlines()[-1][:200]])
-                errors[key] += 1
-                if errors[key] == 1:
-                    print(f"seed {seed}, {args.files[at].name}:\n{found}", flush=True)
-    print(dict(counts))
-    for key, count in errors.most_common():
-        print(count, key)
+        mutants = ((seed, seed % len(records)) for seed in range(args.first, args.first + args.count))
+        print_outcomes(
+            (f"seed {seed}, {args.files[at].name}", outcome(records[at], runs[at], seed, Path(folder)))
+            for seed, at in mutants
+        )
 
 
 if __name__ == "__main__":
