@@ -73,6 +73,7 @@ class GraphRecorder:
     def __init__(self, recorder: Recorder, frame: str, kept: KeptFrame) -> None:
         self.builder, self.book, self.call_site = recorder.builder, recorder.book, recorder.call_site
         self.clock, self.torch_time, self.later = recorder.clock, recorder.torch_time, recorder.later
+        self.collectives = recorder.collectives
         self.frame, self.kept = frame, kept
         self.problems: list[Problem] = []
         self.trains = False
@@ -325,6 +326,7 @@ class GraphRecorder:
         self.homes[artifact.id] = fx.homes(module)
         artifact = with_attrs(artifact, attrs)
         self.add(stage, half, self.checkpoints.mark(artifact, module, backward=half == "backward"), seconds)
+        self.collectives.add_graph(module, replace(artifact, half=half))
 
     def add(self, stage: str, half: GraphHalf, artifact: Artifact, seconds: float) -> None:
         """Add a stage's artifact, keep it for the origins of the next stage, and announce that stage."""

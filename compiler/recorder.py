@@ -33,6 +33,7 @@ from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
 from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
 from compiler.capture.symbolic_shapes import names_of, symbol_of
+from compiler.distributed.collectives import CollectiveLog
 from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
 from compiler.process.environment import with_settings_of_now
@@ -82,6 +83,7 @@ class Recorder:
         self.breaks = BreakLog(builder, self.book)
         self.skips = SkipLog()
         self.calls = CallLog(builder, self.book)
+        self.collectives = CollectiveLog()
         self.kept: dict[str, KeptFrame] = {}
         self.later: list[Callable[[], list[Decision]]] = []
 
@@ -377,6 +379,7 @@ class Recorder:
             name, file = self.names(code.co_name), self.book.name(code.co_filename)
             self.builder.frames[identity] = Frame(identity, name, file, code.co_firstlineno, "skipped", skip.words)
         self.calls.finish(codes.items())
+        self.collectives.finish(self.builder)
         self.add_sources()
 
     def record_steps(self, step: bool | int) -> AbstractContextManager[None]:

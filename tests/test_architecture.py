@@ -68,6 +68,7 @@ compiler.autograd               AOTAutograd's half of the pipeline
 compiler.autograd.formulas      derivatives as text
 compiler.triton_interpreter     Triton kernels run without a GPU
 compiler.logs                   structured traces of jobs that ran elsewhere, as records
+compiler.distributed            one rank of a job: its group, its collectives
 compiler.calls                  a call of the user, made again without leaving a trace
 compiler.inductor               TorchInductor's half
 compiler.binary                 from Triton to machine instructions

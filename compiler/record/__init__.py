@@ -27,6 +27,10 @@ from compiler.record.capture_facts import Span as Span
 from compiler.record.capture_facts import Step as Step
 from compiler.record.capture_facts import Suggestion as Suggestion
 from compiler.record.capture_facts import Symbol as Symbol
+from compiler.record.distributed_facts import Collective as Collective
+from compiler.record.distributed_facts import CollectiveKind as CollectiveKind
+from compiler.record.distributed_facts import Group as Group
+from compiler.record.distributed_facts import Place as Place
 from compiler.record.limits import TooLargeError, check_json
 from compiler.record.measure_facts import Candidate as Candidate
 from compiler.record.measure_facts import HostTime as HostTime
@@ -389,7 +393,8 @@ class Record:
     `target` is the target of code generation: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device of this
     machine. `calls` is the number of calls of the explored function. `versus` is the record of the same call with
     another backend. `xray` has all sites of graph breaks, if the user asked for them. `origin` says whether tcompile
-    observed the call, or read the log of a job elsewhere.
+    observed the call, simulated a rank of a job, or read the log of a job elsewhere. `place` is the rank, None if
+    torch.distributed was not initialized; `groups` and `collectives` are the rank's.
 
     `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
     user agrees to execute its kernels' code (`with_trust`). `trust` is never written to a file.
@@ -426,6 +431,9 @@ class Record:
     explored: ExploredCall | None = None
     xray: XRay | None = None
     origin: Origin = "observed"
+    place: Place | None = None
+    groups: tuple[Group, ...] = ()
+    collectives: tuple[Collective, ...] = ()
     schema: int = SCHEMA
     trust: Trust | msgspec.UnsetType = field(default=msgspec.UNSET, compare=False)
 

@@ -65,6 +65,10 @@ class Builder:
     calls: int = 0
     autograd_saved: list[facts.Saved] = field(default_factory=list)
     versus: Record | None = None
+    origin: facts.Origin = "observed"
+    place: facts.Place | None = None
+    groups: dict[str, facts.Group] = field(default_factory=dict)
+    collectives: list[facts.Collective] = field(default_factory=list)
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
         """Add an artifact. If `options.stages` excludes its stage, keep only the origins, which links need.

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
+from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
@@ -16,11 +17,14 @@ import msgspec
 from compiler.record.limits import MOST_FACTS, MOST_STATES, check_counts
 
 if TYPE_CHECKING:
-    from compiler.record import Artifact, Frame, GraphHalf, Kernel, Record, XRay
+    from compiler.record import Artifact, Collective, Frame, GraphHalf, Group, Kernel, Place, Record, XRay
 
 MOST_LINES = 10_000_000
 MOST_BYTES = 2**50
 """Maximum for a number of bytes: more than any tensor or device has, and sums still fit a 64-bit integer column."""
+MOST_RANKS = 2**20
+MOST_DIMENSIONS = 8
+MOST_SECONDS = 10**6
 MOST_ORIGINS = 300
 """Maximum length of a chain of origins; there are fewer stages."""
 
@@ -131,6 +135,51 @@ def _check_facts(record: Record, path: str) -> None:
     for place, found in enumerate(record.breaks):
         is_safe = not found.link or found.link.startswith("https://")
         _expect(is_safe, "Expected an address that begins with https://", f"{path}.breaks[{place}].link")
+    _check_rank(record, path)
+
+
+def _check_rank(record: Record, path: str) -> None:
+    """Check the rank's place, its groups and its collectives."""
+    if record.place is not None:
+        _check_place(record.place, f"{path}.place")
+    _check_unique((group.name for group in record.groups), f"{path}.groups")
+    for place, group in enumerate(record.groups):
+        _check_group(group, f"{path}.groups[{place}]")
+    _check_unique((found.id for found in record.collectives), f"{path}.collectives")
+    for place, found in enumerate(record.collectives):
+        _check_collective(found, f"{path}.collectives[{place}]")
+
+
+def _check_place(place: Place, path: str) -> None:
+    _expect(0 < place.world <= MOST_RANKS, f"Expected from 1 to {MOST_RANKS:,} ranks", f"{path}.world")
+    _expect(0 <= place.rank < place.world, f"Expected a rank below {place.world}", f"{path}.rank")
+    _expect(0 <= place.node_size <= MOST_RANKS, f"Expected from 0 to {MOST_RANKS:,} ranks", f"{path}.node_size")
+    sizes = [size for _, size in place.mesh]
+    fits = all(0 < size <= place.world for size in sizes) and prod(sizes) <= place.world
+    _expect(len(sizes) <= MOST_DIMENSIONS and fits, f"Expected a mesh of at most {place.world} ranks", f"{path}.mesh")
+    inside = len(place.coordinates) in (0, len(sizes)) and all(
+        0 <= at < size for at, size in zip(place.coordinates, sizes, strict=False)
+    )
+    _expect(inside, "Expected coordinates inside of the mesh", f"{path}.coordinates")
+
+
+def _check_group(group: Group, path: str) -> None:
+    fits = len(group.ranks) <= MOST_RANKS and all(0 <= rank < MOST_RANKS for rank in group.ranks)
+    _expect(fits, f"Expected ranks below {MOST_RANKS:,}", f"{path}.ranks")
+
+
+def _check_collective(found: Collective, path: str) -> None:
+    for name in ("input_bytes", "output_bytes"):
+        size = getattr(found, name)
+        _expect(0 <= size <= MOST_BYTES, f"Expected from 0 to {MOST_BYTES:,} bytes", f"{path}.{name}")
+    for name in ("group_size", "tensors", "order"):
+        fits = 0 <= getattr(found, name) <= MOST_RANKS
+        _expect(fits, f"Expected a number from 0 to {MOST_RANKS:,}", f"{path}.{name}")
+    is_time = found.seconds is None or 0 <= found.seconds < MOST_SECONDS
+    _expect(is_time, f"Expected from 0 to {MOST_SECONDS:,} seconds", f"{path}.seconds")
+    for place, line in enumerate(found.lines):
+        fits = 0 <= line.line <= MOST_LINES
+        _expect(fits, f"Expected a line from 0 to {MOST_LINES:,}", f"{path}.lines[{place}].line")
 
 
 def _check_xray(xray: XRay, path: str) -> None:

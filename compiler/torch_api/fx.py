@@ -229,6 +229,11 @@ def storage_bytes(tensor: torch.Tensor) -> int:
     return _traced_size(tensor.untyped_storage().nbytes())
 
 
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements; symbolic sizes take their traced values."""
+    return tensor.dtype.itemsize * math.prod(map(_traced_size, tensor.shape))
+
+
 def _traced_size(size: Any) -> int:
     """A size as a number: its hint (traced value) if it is symbolic, 0 without a hint."""
     hint = size if isinstance(size, int) else size.node.hint

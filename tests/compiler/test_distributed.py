@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from compiler.engine import SHARDED, Exploration, explore
-from compiler.record import Record
+from compiler.record import Place, Record
 from compiler.record.options import Options
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not in this build")
@@ -152,6 +152,13 @@ def test_dtensor_raises_no_internal_errors(fake_group: None, options: Options) -
     assert record.of_stage("backward")
     assert [problem.reason for problem in record.problems] == ([SHARDED.reason] if options.check else [])
     assert any("all_reduce" in artifact.text for artifact in record.of_stage("forward"))
+    assert record.origin == "simulated"
+    assert record.place == Place(rank=3, world=8)
+    assert [group.ranks for group in record.groups] == [tuple(range(8))]
+    [reduced] = record.collectives
+    assert (reduced.kind, reduced.half, reduced.reduction, reduced.group_size) == ("all_reduce", "forward", "sum", 8)
+    assert reduced.input_bytes == reduced.output_bytes == 8 * 16 * 4
+    assert Record.from_json(record.to_json()) == record
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")

@@ -58,6 +58,7 @@ def in_a_circle(field: str) -> Callable[[dict[str, Any]], object]:
 PHASE = {"name": "a", "seconds": 1.0, "parent": "b"}
 EVENT = {"graph": "0/0", "half": "forward", "what": "allocate", "buffer": "buf0", "bytes": 8, "live": 8}
 MERGE = {"graph": "0/0", "kind": "forward", "round": 1, "first": "b", "second": "c", "name": "a", "saved": 1}
+COLLECTIVE = {"id": "c", "kind": "all_reduce", "input_bytes": 8, "output_bytes": 8}
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,10 @@ MERGE = {"graph": "0/0", "kind": "forward", "round": 1, "first": "b", "second": 
         (lambda plain: artifact(plain)["entities"][2]["attrs"].update(shape="8"), r"entities\[2\]\.attrs\.shape"),
         (lambda plain: artifact(plain)["lines"].update({"-3": []}), r"\$\.artifacts\[2\]\.lines"),
         (lambda plain: plain.update(versus=plain | {"versus": dict(plain)}), r"\$\.versus\.versus"),
+        (lambda plain: plain.update(place={"rank": 8, "world": 8}), r"\$\.place\.rank"),
+        (lambda plain: plain.update(place={"rank": 0, "world": 8, "mesh": [["dp", 9]]}), r"\$\.place\.mesh"),
+        (lambda plain: plain.update(collectives=[COLLECTIVE, COLLECTIVE]), r"\$\.collectives\[1\]\.id"),
+        (lambda plain: plain.update(collectives=[COLLECTIVE | {"input_bytes": -1}]), r"collectives\[0\]\.input_bytes"),
     ],
 )  # fmt: skip
 def test_invalid_field_is_refused_by_name(change: Callable[[dict[str, Any]], object], field: str) -> None:

@@ -1,0 +1,1 @@
+"""One rank of a distributed job: its process group, its collectives, its memory."""

@@ -1,0 +1,146 @@
+"""Read collectives from FX graphs, and process groups from torch.distributed.
+
+The operators are those of torch's functional collectives (`_c10d_functional`), DTensor's own, and the fused ones of
+async tensor parallelism (`symm_mem`). A wait is a node of its own (`wait_tensor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.fx import GraphModule, Node
+
+from compiler.record import CollectiveKind, Group
+from compiler.torch_api import fx
+
+_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
+_KINDS: tuple[tuple[str, CollectiveKind], ...] = (
+    ("reduce_scatter", "reduce_scatter"), ("all_gather", "all_gather"), ("all_reduce", "all_reduce"),
+    ("all_to_all", "all_to_all"), ("alltoall", "all_to_all"), ("broadcast", "broadcast"), ("isend", "send"),
+    ("irecv", "recv"), ("batch_p2p", "point_to_point"),
+)  # fmt: skip
+"""Part of an operator's name -> its kind; the first that fits."""
+_INPUTS = ("input", "inputs", "tensor", "tensors", "self", "A_shard", "A", "symm_buffer")
+_WAIT = "_c10d_functional.wait_tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """A node that calls a collective. `wait` is the qualified name of the first node that waits for it; "" if none."""
+
+    name: str
+    kind: CollectiveKind
+    operator: str
+    group: Group
+    reduction: str
+    dtype: str
+    tensors: int
+    input_bytes: int
+    output_bytes: int
+    wait: str
+
+
+def is_wait(target: str) -> bool:
+    """Whether the operator with this name waits for a collective."""
+    return target.startswith(_WAIT)
+
+
+def collective_kind(target: str) -> CollectiveKind | None:
+    """The kind of collective that an operator calls (`_c10d_functional.all_reduce.default`); None for others."""
+    namespace, _, name = target.partition(".")
+    if namespace not in _NAMESPACES or name.startswith("wait_tensor"):
+        return None
+    return next((kind for part, kind in _KINDS if part in name), None)
+
+
+def collective_calls(module: GraphModule) -> Iterator[CollectiveCall]:
+    """The collectives that a graph and its bodies call, in order. Groups are resolved, so they must still exist."""
+    names = fx.qualified_names(module)
+    for node, name in names.items():
+        kind = collective_kind(fx.target_name(node)) if node.op == "call_function" else None
+        if kind is not None:
+            yield _call_of(node, name, kind, names)
+
+
+def _call_of(node: Node, name: str, kind: CollectiveKind, names: dict[Node, str]) -> CollectiveCall:
+    arguments = _arguments(node)
+    group = group_facts(arguments.get("group_name"))
+    given = next((arguments[key] for key in _INPUTS if key in arguments), ())
+    inputs = [fx.value_of(source) for source in _nodes(given)]
+    outputs = [value for value in _flat(fx.value_of(node)) if isinstance(value, torch.Tensor)]
+    input_bytes, output_bytes = sum(map(_bytes, inputs)), sum(map(_bytes, outputs))
+    if kind == "send":
+        output_bytes = 0
+    elif kind == "recv":
+        input_bytes = 0
+    elif "fused_all_gather" in str(node.target):
+        output_bytes = input_bytes * len(group.ranks)
+    elif "reduce_scatter" in str(node.target) and "fused" in str(node.target):
+        input_bytes = output_bytes * len(group.ranks)
+    wait = next((names[user] for user in _waits(node)), "")
+    dtypes = dict.fromkeys(fx.dtype_name(value.dtype) for value in inputs if isinstance(value, torch.Tensor))
+    return CollectiveCall(
+        name, kind, fx.target_name(node), group, str(arguments.get("reduce_op", "")), ", ".join(dtypes), len(inputs),
+        input_bytes, output_bytes, wait,
+    )  # fmt: skip
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """The arguments of an operator's call by name."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    return dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+
+
+def _nodes(value: Any) -> list[Node]:
+    values = value if isinstance(value, list | tuple) else (value,)
+    return [each for each in values if isinstance(each, Node)]
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _flat(each)
+    else:
+        yield value
+
+
+def _bytes(value: Any) -> int:
+    return fx.tensor_bytes(value) if isinstance(value, torch.Tensor) else 0
+
+
+def _waits(node: Node) -> Iterator[Node]:
+    """The nodes that wait for a collective's results, in the order of the graph."""
+    for user in node.users:
+        if user.op == "call_function" and is_wait(fx.target_name(user)):
+            yield user
+        elif fx.target_name(user) == "operator.getitem":
+            yield from _waits(user)
+
+
+def group_facts(group: Any) -> Group:
+    """A process group: by name, as an object, or as the node of a graph that makes it."""
+    found = group.meta.get("val") if isinstance(group, Node) else group
+    if isinstance(found, str):
+        name = found
+        try:
+            found = dist.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type, attr-defined]
+        except (LookupError, RuntimeError, ValueError):
+            return Group(name, ())  # it was destroyed, or the graph comes from another process
+    if not isinstance(found, dist.ProcessGroup):
+        return Group("", ())
+    return Group(str(found.group_name), tuple(dist.get_process_group_ranks(found)), str(found.group_desc or ""))
+
+
+def is_initialized() -> bool:
+    """Whether this process has a default process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def is_simulated() -> bool:
+    """Whether the default process group is torch's fake one, whose collectives move nothing."""
+    return is_initialized() and dist.get_backend() == "fake"
