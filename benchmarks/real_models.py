@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.real_model_cells import STUDIES, Study, Variant
 
 TRY_SECONDS = 300.0
-"""Time for trying fixes. On a machine with other work, these models need more than the default."""
+"""Default time for trying fixes: on a machine with other work, these models need more than `try_fixes` takes."""
 _BREAK = re.compile(r"Graph break in user code at (\S+):(\d+)")
 _RECOMPILE = re.compile(r"Recompiling function (\S+) in (\S+):(\d+)")
 
@@ -40,9 +40,11 @@ def main() -> None:
     parser.add_argument("--compare", action="store_true", help="compare with the logs of torch.compile alone")
     parser.add_argument("--all-stages", action="store_true", help="explore down to the kernels, not the capture alone")
     parser.add_argument("--xray", action="store_true", help="x-ray each study as it is, and apply the patch")
+    parser.add_argument("--seconds", type=float, default=TRY_SECONDS, help="time for trying fixes, with --xray")
     asked = parser.parse_args()
     if asked.study:
-        for row in x_rayed(STUDIES[asked.study]) if asked.xray else explored(STUDIES[asked.study], asked):
+        study = STUDIES[asked.study]
+        for row in x_rayed(study, asked.seconds) if asked.xray else explored(study, asked):
             print(json.dumps(row), flush=True)
         return
     for name in STUDIES:
@@ -53,7 +55,7 @@ def main() -> None:
 def in_process(name: str, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one study, from a separate process, because of its peak memory and compilation caches."""
     flags = [f"--{flag}" for flag in ("compare", "all-stages", "xray") if getattr(asked, flag.replace("-", "_"))]
-    command = [sys.executable, "-m", "benchmarks.real_models", name, *flags]
+    command = [sys.executable, "-m", "benchmarks.real_models", name, *flags, f"--seconds={asked.seconds}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"study"')]
 
@@ -84,10 +86,11 @@ def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]
         yield row
 
 
-def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
+def x_rayed(study: Study, seconds: float) -> Iterator[dict[str, Any]]:
     """Two rows: the sites and causes of a study as it is; also its fixes, and the counts of the patched cells.
 
     The patched cells run as they are in the patch, with the settings and the overrides of package functions in them.
+    Progress goes to the standard error stream.
     """
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -97,20 +100,21 @@ def x_rayed(study: Study) -> Iterator[dict[str, Any]]:
     magic = f"%%tcompile --stages captured {study.line}\n"
     quiet(shell, magic + study.cell, store_history=True)
     run = shell.user_ns["_tc"]
-    xray = run.xray()
+    started, cpu_started = time.perf_counter(), time.process_time()
+    xray = run.xray(lambda words: print(f"{time.perf_counter() - started:.0f} s: {words}", file=sys.stderr, flush=True))
     row = {"study": study.name, "before": numbers(run), "sites": len(xray.sites), "causes": len(xray.causes),
-           "captures": xray.found.captures, "seconds": round(xray.found.seconds, 1),
+           "captures": xray.found.captures, "seconds_of_search": round(xray.found.seconds, 1),
            "problems": xray.found.problems}  # fmt: skip
     yield row
-    started = time.perf_counter()
-    patch = xray.try_fixes(TRY_SECONDS).patch()
+    patch = xray.try_fixes(seconds).patch()
     row |= {
         "states": {site.id: f"{site.file}:{site.line} {site.kind}: {fix.state}, {fix.words}"
                    for site, fix in zip(xray.sites, xray.fixes, strict=True)},
         "together": sum(fix.together for fix in xray.fixes),
         "left": [f"{site.file}:{site.line} {site.kind}" for site in xray.left],
         "causes_found": [f"{cause.file}:{cause.line} {cause.kind}: {cause.fix}" for cause in xray.causes],
-        "left_problems": xray.found.left_problems, "seconds_of_fixes": round(time.perf_counter() - started, 1),
+        "left_problems": xray.found.left_problems, "seconds_in_all": round(time.perf_counter() - started, 1),
+        "cpu_seconds_in_all": round(time.process_time() - cpu_started, 1),
     }  # fmt: skip
     after = {file.before.rstrip(): file.after for file in patch.files if file.is_cell}
     quiet(shell, "%reset -f\n%load_ext tcompile\nimport torch; torch.compiler.reset()")

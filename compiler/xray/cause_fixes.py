@@ -29,7 +29,7 @@ from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.settings import dynamo_settings, stance
 from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.causes import CAPTURE, CauseSearch
-from compiler.xray.fixes import SEEDS, UNTRIED
+from compiler.xray.fixes import ALONE_ONLY, SEEDS, UNTRIED
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.substitution import Change, Edit, Program
 from compiler.xray.time_limit import TimeBudget
@@ -137,7 +137,7 @@ class Added:
 
     `causes` are the ids of the causes. `call` is an edit that inserts statements above the user's call. `at_call` are
     further statements, for the place where the function is compiled or called. `is_dynamic`: the function is compiled
-    with `dynamic=True`.
+    with `dynamic=True`. `untried` are the ids of causes whose changes were not tried with the others.
     """
 
     change: Change
@@ -145,6 +145,7 @@ class Added:
     call: Edit | None = None
     at_call: tuple[str, ...] = ()
     is_dynamic: bool = False
+    untried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,10 +204,11 @@ class CauseTrials:
         that the other changes have ended already needs none.
         """
         hidden = {cause.id for cause in self.found.causes if not cause.as_it_is}
-        whole, added = Candidate("", other=change), list[str]()
+        whole, added, untried = Candidate("", other=change), list[str](), list[str]()
         for identity, candidate in sorted(self._chosen.items(), key=lambda item: not item[1].is_of_source):
             if self.budget.is_spent(ADDED):
-                break
+                untried.append(identity)
+                continue
             more = whole.combine(candidate)
             if candidate.stance or candidate.keywords or not self._change(whole).fits(self._change(candidate)):
                 continue
@@ -221,7 +223,7 @@ class CauseTrials:
         edit = self._edit_of_call(whole)
         told = replace(whole, marks=()) if edit else whole
         at_call = tuple(map(self._spell, told.code_at_call))
-        return Added(self._change(whole), tuple(added), edit, at_call, bool(whole.dynamic))
+        return Added(self._change(whole), tuple(added), edit, at_call, bool(whole.dynamic), tuple(untried))
 
     def _added_keywords(self, change: Change) -> Added | None:
         """The keywords of the user's call of a package, if they were chosen; they were tried without other changes."""
@@ -519,6 +521,16 @@ def leaves(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(f"{path}[{key!r}]", item)
+
+
+def mark_untried(causes: Sequence[Cause], added: Added) -> tuple[Cause, ...]:
+    """The causes, with words on changes that were not tried together with the others."""
+    return tuple(
+        replace(each, fix=replace(each.fix, words=f"{each.fix.words}; {ALONE_ONLY}"))
+        if each.fix is not None and each.id in added.untried
+        else each
+        for each in causes
+    )
 
 
 def _key(step: Step) -> tuple[str, int, int, str]:

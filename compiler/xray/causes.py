@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from compiler.calls.call import Call
 from compiler.calls.state import State, roots_of
 from compiler.calls.versions import files_by_name
-from compiler.capture.assignments import Source, Step, place_of, source_of_file
+from compiler.capture.assignments import Source, Step, covers, place_of, source_of_file
 from compiler.capture.breaks import span_of
 from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import UNNAMED
@@ -347,7 +347,10 @@ class _Attribution:
         if failure.cause in _STATES:
             return self._switch(frame) or Step(source.file, function, function_name(frame.function))
         walk = self._walk(found, failure, frame)
-        owner = self._follow(walk, source, function, frame, failure)
+        if frame is inner:
+            owner = self._follow(walk, source, function, frame, failure)
+        else:
+            owner = self._follow_into_package(walk, source, inner, frame, failure)
         self.steps = tuple(walk.steps)
         return owner
 
@@ -358,8 +361,7 @@ class _Attribution:
         For the call, only the first change of a recompilation counts: the other values in packages change with it.
         """
         walk = self._walk(found, failure, outermost)
-        attributes = [each for each in _ATTRIBUTE.findall(_STORES.sub(r".\1", failure.source)) if each[:2] != "__"]
-        for attribute in reversed(attributes):
+        for attribute in reversed(_attributes(failure.source)):
             if step := walk.owner_of_attribute(attribute):
                 self.steps = tuple(walk.steps)
                 return step
@@ -392,7 +394,7 @@ class _Attribution:
         scope, name, path = _split(failure)
         if name.startswith("___stack"):
             return self._left_on_stack(walk, frame, failure)
-        attributes = [each for each in _ATTRIBUTE.findall(_STORES.sub(r".\1", path)) if not each.startswith("__")]
+        attributes = _attributes(path)
         for attribute in reversed(attributes):
             if found := walk.owner_of_attribute(attribute):
                 return found
@@ -405,6 +407,29 @@ class _Attribution:
             if found := walk.owner_of_name(source, each, name, frame.line):
                 return found
         return self._guarded_step(failure) or next(iter(walk.steps[-1:]), None)
+
+    def _follow_into_package(
+        self, walk: Walk, source: Source, inner: Frame, frame: Frame, failure: GuardFailure
+    ) -> Step | None:
+        """The owner of a value in a package's function that the user's `frame` calls.
+
+        It is the user's statement that sets an attribute of this name, or the code in the user's files that reads the
+        value, or else the owner of what the user's function passes to the package.
+        """
+        _, _, path = _split(failure)
+        for attribute in reversed(_attributes(path)):
+            if found := walk.owner_of_attribute(attribute):
+                return found
+        if found := self._guarded_step(failure):
+            return found
+        while inner.caller != frame.id and inner.caller in self.frames:
+            inner = self.frames[inner.caller]
+        called = inner.called_at
+        if called is None:
+            return None
+        calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call) and covers(node, called.line)]
+        call = call_to(source, called.line, function_name(inner.function), self.found.kinds) or next(iter(calls), None)
+        return walk.owner_of_expression(source, call, walk.entered_at) if call is not None else None
 
     def _users_frame(self, frame: Frame) -> Frame:
         """The frame itself, or the nearest caller in the user's files."""
@@ -480,6 +505,11 @@ def _sizes(found: Recompile, failure: GuardFailure) -> frozenset[int]:
         return frozenset(int(each) for each in numbers if each.isdigit())
     same = (each for each in found.failures if each.cause == "shape" and each.argument == failure.argument)
     return frozenset(int(each.new) for each in same if each.new.isdigit())
+
+
+def _attributes(path: str) -> list[str]:
+    """Names of the attributes in the path of a guarded value, outermost first."""
+    return [each for each in _ATTRIBUTE.findall(_STORES.sub(r".\1", path)) if not each.startswith("__")]
 
 
 def _split(failure: GuardFailure) -> tuple[str, str, str]:

@@ -42,6 +42,7 @@ WORKING = ("verified", "changes when a side effect happens")
 ALONE, TOGETHER, COSTS = 0.5, 0.7, 0.75
 """Shares of the time budget after which no fix is tried alone, no more are combined, and no cost of one is counted."""
 UNTRIED = "not tried, as the time for trying fixes was over"
+ALONE_ONLY = "it was not tried together with the others, as the time for trying fixes was over"
 _WORST = (*WORKING, "moves the break", "no fix known")
 
 
@@ -79,6 +80,7 @@ class Trials:
     _reasons: dict[frozenset[Fix], str] = field(default_factory=dict)
     _left: dict[Change, XRay] = field(default_factory=dict)
     _others: dict[str, list[Fix]] = field(default_factory=dict)
+    _untried: set[str] = field(default_factory=set)
 
     def run(self) -> Tried:
         """Try the fixes of each site alone, then combine those that work; return the best combination.
@@ -91,6 +93,7 @@ class Trials:
             fixes = [found[site.id] for site in self.search.sites]
             self.search.hear("trying the fixes together")
             tried = self._combine(fixes)
+            tried = replace(tried, fixes=tuple(map(self._mark_untried, tried.fixes)))
         return self.with_cost(self._with_cost_of_each(tried))
 
     def with_cost(self, tried: Tried, added: Change | None = None) -> Tried:
@@ -104,7 +107,7 @@ class Trials:
     def _cost(self, change: Change) -> ProgramCost | None:
         """The cost of the program with a change; with its time, if the exploration measured times."""
         cost = cost_of(self.search, change)
-        is_timed = cost is not None and self.search.record.options.time
+        is_timed = cost is not None and self.search.record.options.time and not self.budget.is_spent()
         return replace(cost, milliseconds=milliseconds_of(self.search, change)) if cost and is_timed else cost
 
     def _with_cost_of_each(self, tried: Tried) -> Tried:
@@ -129,6 +132,9 @@ class Trials:
         chosen: list[Fix] = []
         kept: set[tuple[str, ...]] = {()}
         for setting in [(), *sorted(settings, key=lambda each: -_count(working, each))]:
+            if self.budget.is_spent(TOGETHER):
+                self._untried |= {fix.site for fix in working}
+                break
             more = [fix for fix in working if {each.settings for each in fix.suggestions} <= kept | {setting}]
             grown = self._grow(chosen, [fix for fix in more if fix.site not in {each.site for each in chosen}])
             tried = self._combination_of(fixes, grown)
@@ -136,6 +142,11 @@ class Trials:
                 chosen, kept = grown, kept | {setting}
             best = min(best, tried, key=lambda each: each.rank)
         return best
+
+    def _mark_untried(self, fix: Fix) -> Fix:
+        """A fix that was not tried together with the others, with words that say so; any other as it is."""
+        is_untried = fix.site in self._untried and not fix.together
+        return replace(fix, words=f"{fix.words}; {ALONE_ONLY}") if is_untried else fix
 
     def _all_or_none(self, working: Sequence[Fix]) -> list[Fix]:
         """The fixes that edit different lines if these work together, else none."""
@@ -151,7 +162,7 @@ class Trials:
 
     def _sites_after(self, change: Change) -> XRay:
         if change not in self._left:
-            self._left[change] = self.search.sites_after(change)
+            self._left[change] = self.search.sites_after(change, self.budget.left)
         return self._left[change]
 
     def try_together(self, fixes: Sequence[Fix], chosen: Sequence[Fix]) -> Tried:
@@ -194,7 +205,8 @@ class Trials:
         """Add the fixes in `more` that work together with `chosen`: try all at once, or else each half in turn."""
         fitting = self._add_compatible_fixes(chosen, more)
         added = fitting[len(chosen) :]
-        if self.budget.is_spent(TOGETHER):
+        if self._reasons and self.budget.is_spent(TOGETHER):
+            self._untried |= {fix.site for fix in added}
             return chosen
         if not added or not self._reason_against(fitting):
             return fitting

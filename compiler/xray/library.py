@@ -11,6 +11,7 @@ import builtins
 import dis
 import functools
 import inspect
+import itertools
 import linecache
 import re
 import sys
@@ -75,8 +76,10 @@ class Override:
         is_held = bool(self.wrapper) or len(self.holders) > MOST_HOLDERS or self._is_held_elsewhere(known)
         whole = None if is_held else self._names_to_import([text, *definitions], new, known)
         names = self._names_to_import(definitions, new, known) if whole is None else whole
-        if names is None or _globals_of(text) is None:
+        defaults = self._names_to_import([text], new, known, _read_at_definition)
+        if names is None or defaults is None:
             return None
+        names = sorted({*names, *defaults})
         first, last = min(edit.line for edit in edits), max(edit.end_line for edit in edits)
         lines = f"line {first}" if first == last else f"lines {first} to {last}"
         module = self.function.__module__
@@ -116,9 +119,12 @@ class Override:
         """The function's place in its module, after the module's name: `.Norm.forward`."""
         return "." + (self.wrapper or self.holders[0]).partition(":")[2]
 
-    def _names_to_import(self, texts: Sequence[str], new: Sequence[str], known: Mapping[str, Any]) -> list[str] | None:
+    def _names_to_import(
+        self, texts: Sequence[str], new: Sequence[str], known: Mapping[str, Any],
+        names_of: Callable[[str], set[str] | None] | None = None,
+    ) -> list[str] | None:  # fmt: skip
         """Globals of the package that functions need; None if a name means something else in the user's module."""
-        found = [_globals_of(text) for text in texts]
+        found = [(names_of or _globals_of)(text) for text in texts]
         wanted = {name for names in found for name in names or ()} - {*new}
         if None in found or any(name in known and known[name] is not self._value(name) for name in wanted):
             return None
@@ -140,7 +146,7 @@ class Override:
         first, last = self.definition.lineno, self.definition.end_lineno or self.definition.lineno
         own = [line for line, number in zip(text, origin, strict=True) if first <= number <= last]
         own[0] = own[0].replace(f"def {self.definition.name}", f"def {self.name}", 1)
-        return textwrap.dedent("".join(own))
+        return without_annotations(textwrap.dedent("".join(own)))
 
 
 def override_at(place: Place, functions: Iterable[FunctionType]) -> Override | None:
@@ -211,11 +217,42 @@ def _modules() -> Iterator[ModuleType]:
 
 def _globals_of(text: str) -> set[str] | None:
     """Names of the globals that a function reads; None if its source does not compile."""
+    return _names_read(text, "LOAD_GLOBAL")
+
+
+def _read_at_definition(text: str) -> set[str] | None:
+    """Names that a function reads when it is defined, in its default values; None if its source does not compile."""
+    return _names_read(text, "LOAD_NAME")
+
+
+def _names_read(text: str, instruction: str) -> set[str] | None:
     try:
-        codes = list(nested_codes(compile(text, "<tcompile copy>", "exec", dont_inherit=True)))[1:]
+        codes = list(nested_codes(compile(text, "<tcompile copy>", "exec", dont_inherit=True)))
     except SyntaxError:
         return None
-    return {str(each.argval) for code in codes for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return {str(each.argval) for code in codes for each in dis.get_instructions(code) if each.opname == instruction}
+
+
+def without_annotations(text: str) -> str:
+    """The source of a function without annotations of its parameters and its result, whose names may be unknown."""
+    function = ast.parse(text).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    data = text.encode()
+    starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
+
+    def end_of(node: ast.expr) -> int:
+        return starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+
+    own = (each for each in ast.walk(function.args) if isinstance(each, ast.arg) and each.annotation)
+    cuts = [(starts[each.lineno - 1] + each.col_offset + len(each.arg.encode()), each.annotation) for each in own]
+    if function.returns is not None:
+        before = data[: starts[function.returns.lineno - 1] + function.returns.col_offset]
+        cuts.append((len(before[: before.rindex(b"->")].rstrip()), function.returns))
+    for start, annotation in sorted(cuts, key=lambda cut: -cut[0]):
+        rest = data[end_of(annotation) :]
+        is_default = rest.startswith(b" = ") and annotation is not function.returns
+        data = data[:start] + (b"=" + rest[3:] if is_default else rest)
+    return data.decode() if _names_read(data.decode(), "LOAD_NAME") is not None else text
 
 
 def in_your_code(item: Suggestion, override: Override) -> Suggestion:

@@ -37,8 +37,10 @@ from compiler.xray.time_limit import TimeBudget, TimeLimitError
 
 MOST_CAPTURES = 120
 """Maximum number of captures. A search needs one for each site, and one more for each call."""
-MOST_SECONDS = 120.0
-"""Time after which no more sites are searched for."""
+MOST_SECONDS, LEAST_SECONDS = 120.0, 10.0
+"""Time after which no more sites are searched for; and if the time for trying fixes is over, for those that a change
+leaves.
+"""
 UNKNOWN = "it uses the value of code that is not run again"
 _TORCH = str(Path(torch.__file__).parent)
 Hear = Callable[[str], None]
@@ -81,6 +83,7 @@ class Search:
 
     `spots` are the replaced expressions and statements, with numbers. `left_out` are the numbers of the spots that must
     not run again. `change` is a change with which the program is searched.
+    After `most_seconds`, nothing more is captured.
     """
 
     call: Call
@@ -97,6 +100,7 @@ class Search:
     seconds: float = 0.0
     change: Change = field(default_factory=Change)
     limit: float = SECONDS
+    most_seconds: float = MOST_SECONDS
     _is_whole: bool = True
     _trouble: str = ""
     _raised_at: tuple[str, tuple[int, int]] | None = None
@@ -105,7 +109,7 @@ class Search:
 
     def run(self) -> None:
         """Search each of the calls until it has no more breaks, or a break that can't be passed."""
-        budget = TimeBudget(MOST_SECONDS)
+        budget = TimeBudget(self.most_seconds)
         for each in (self.call, *self.call.later):
             quietly = apart.forget_compilations()
             with repeatable(each) as restore, quietly, self.change.apply_settings():
@@ -114,19 +118,20 @@ class Search:
                     pass
                 self._tell_of_runs(bench)
             if budget.is_spent():
-                self._end_early(f"the search ended after {MOST_SECONDS:g} s: more sites may follow")
+                self._end_early(f"the search ended after {self.most_seconds:.0f} s: more sites may follow")
                 break
             if self.captures >= MOST_CAPTURES:
                 self._end_early(f"the search ended after {MOST_CAPTURES} captures: more sites may follow")
         self._add_unreached()
 
-    def sites_after(self, change: Change) -> XRay:
-        """The sites that remain with a change; line numbers refer to the unchanged files."""
+    def sites_after(self, change: Change, seconds: float = MOST_SECONDS) -> XRay:
+        """The sites that remain with a change, found in `seconds`; line numbers refer to the unchanged files."""
         if change == self.change:
             return self.found
         again = Search(
-            self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change, limit=self.limit
-        )
+            self.call, self.record.with_fields(breaks=()), self.book, self.functions, change=change, limit=self.limit,
+            most_seconds=max(min(seconds, MOST_SECONDS), LEAST_SECONDS),
+        )  # fmt: skip
         again.run()
         return again.found
 

@@ -11,16 +11,20 @@ from compiler.record.limits import MOST_STATES
 from compiler.xray.causes import CauseSearch
 from compiler.xray.fixes import change_of
 from compiler.xray.substitution import Change
+from compiler.xray.time_limit import TimeBudget
 
 
-def capture_states(found: CauseSearch, fixes: Sequence[Fix]) -> tuple[ProgramState, ...]:
+def capture_states(found: CauseSearch, fixes: Sequence[Fix], budget: TimeBudget) -> tuple[ProgramState, ...]:
     """Capture all calls with the first, the first two, … of the fixes that work together, and no other change.
 
-    A state whose calls raise, or write outside of the process, is left out.
+    A state whose calls raise, or write outside of the process, is left out. The state with all fixes is captured first,
+    and no further one when the time is over.
     """
     chosen = [fix for fix in fixes if fix.together]
     states: list[ProgramState] = []
-    for count in _counts(len(chosen)):
+    for count in sorted(_counts(len(chosen)), key=lambda count: count < len(chosen)):
+        if budget.is_spent():
+            break
         found.search.hear(f"capturing the program with {count} of {len(chosen)} fixes")
         parts = (change_of(found.search, each) for fix in chosen[:count] for each in fix.suggestions)
         record, _ = found.record_with(
@@ -28,7 +32,7 @@ def capture_states(found: CauseSearch, fixes: Sequence[Fix]) -> tuple[ProgramSta
         )
         if record is not None:
             states.append(_state_of(record, count))
-    return tuple(states)
+    return tuple(sorted(states, key=lambda state: state.count))
 
 
 def _counts(most: int) -> list[int]:

@@ -30,6 +30,11 @@ class TimeBudget:
         """Whether a share of the time has passed."""
         return time.perf_counter() - self.start > share * self.seconds
 
+    @property
+    def left(self) -> float:
+        """Seconds that are left, at least 0."""
+        return max(self.start + self.seconds - time.perf_counter(), 0.0)
+
 
 class TimeLimitError(BaseException):
     """Code ran longer than allowed. Not an `Exception`, as user code could catch it."""

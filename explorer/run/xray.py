@@ -166,8 +166,8 @@ class XRayed:
         kept: a later call with more seconds tries again. Returns this x-ray, with the fixes in its cards and table.
         """
         if self.found.left is None or self._tried_for < seconds:
-            from compiler.xray.cause_fixes import CauseTrials
-            from compiler.xray.fixes import UNTRIED, Trials
+            from compiler.xray.cause_fixes import CauseTrials, mark_untried
+            from compiler.xray.fixes import ALONE_ONLY, UNTRIED, Trials
             from compiler.xray.states import capture_states
             from compiler.xray.time_limit import TimeBudget
 
@@ -176,9 +176,11 @@ class XRayed:
             of_causes = CauseTrials(self._search_causes_once(), budget)
             tried, causes = trials.run(), of_causes.run()
             added = of_causes.add_to(tried.change)
+            causes = mark_untried(causes, added)
             tried = self._with_kernels(trials.with_cost(tried, added.change), trials)
-            states = () if budget.is_spent() else capture_states(self._search_causes_once(), tried.fixes)
-            is_short = any(fix is not None and fix.words == UNTRIED for fix in (*tried.fixes, *(c.fix for c in causes)))
+            states = capture_states(self._search_causes_once(), tried.fixes, budget)
+            of_all = [*tried.fixes, *(cause.fix for cause in causes if cause.fix)]
+            is_short = any(fix.words.endswith((UNTRIED, ALONE_ONLY)) for fix in of_all)
             self._tried_for = seconds if is_short else math.inf
             found = replace(self._add_tried_fixes(tried), causes=causes, states=states)
             patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added)
@@ -191,7 +193,7 @@ class XRayed:
         from compiler.xray.cost import with_kernels
 
         record = self._compiler.record
-        if not record.kernels or tried.cost == tried.cost_after:
+        if not record.kernels or tried.cost == tried.cost_after or trials.budget.is_spent():
             return tried
         after = self._count_kernels(tried.cost_after, tried.change)
         if after is None or after.kernels is None:

@@ -17,11 +17,11 @@ from compiler.capture.sources import _installed_roots, is_installed
 from explorer.run.xray import XRayed
 
 LIBRARY = '''\
-import functools, statistics
+import functools, statistics, typing
 import torch
 from torch import nn
 from torch.nn import functional as F
-
+SCALE = 1
 
 def helper(x):
     return x / x.abs().max().item()
@@ -32,7 +32,7 @@ def decorated(fn):
 
 
 class Norm(nn.Module):
-    def forward(self, x):
+    def forward(self, x: typing.Any, scale: int = SCALE) -> typing.Any:
         """Normalise, and
         scale.
         """
@@ -53,7 +53,7 @@ class Closed(Base):
 
 class Gate(nn.Module):
     @decorated
-    def forward(self, x):
+    def forward(self, x: typing.Any, *rest: typing.Any):
         return x.relu() * statistics.median(x.detach().tolist())
 
 
@@ -64,7 +64,7 @@ class Long(nn.Module):
 '''
 USER = """\
 import torch
-from alien import Closed, Gate, Norm, helper
+from alien import Closed, Gate, Long, Norm, helper
 from torch import nn
 
 
@@ -93,6 +93,15 @@ class Gated(nn.Module):
 
     def forward(self, x):
         return self.gate(x) + 1
+
+
+def extend(x, long=Long()):
+    for _ in range(3):
+        y = long(x)
+        if y.sum() < 0:
+            break
+        x = torch.cat([x, y[:1]])
+    return x
 """
 
 
@@ -166,6 +175,9 @@ def test_recompilations_in_wrapped_package_code_are_of_the_users_call(folder: Pa
     assert (cause.kind, cause.argument, cause.count) == ("shape", "args[1]", 1)
     assert cause.fix is not None
     assert (cause.fix.state, cause.fix.before, cause.fix.after) == ("verified", 2, 1)
+    extend = importlib.import_module("own_model").extend
+    (grown,) = tcompile.explore(extend, torch.rand(4), stages="captured", backend="eager").xray().causes
+    assert (grown.file, grown.kind, grown.span.code) == ("own_model.py", "shape", "x = torch.cat([x, y[:1]])")
 
 
 def test_package_code_that_is_not_overridden_has_a_report(folder: Path) -> None:
