@@ -78,9 +78,9 @@ def loop_to_where(case: Case) -> Lines | None:
     return _rewrite_loop(loop, carried, device)
 
 
-def names_read_later(loop: ast.For, function: ast.FunctionDef) -> set[str]:
+def names_read_later(loop: ast.For | ast.While, function: ast.FunctionDef) -> set[str]:
     """Names that an iteration reads before it assigns them, and names that code after the loop reads."""
-    read, known = set[str](), set[str]()
+    read, known = reads(loop.test) if isinstance(loop, ast.While) else set[str](), set[str]()
     for statement in loop.body:
         read |= reads(statement) - known
         known |= {name_of(statement)} if isinstance(statement, ast.Assign) else set()

@@ -194,6 +194,7 @@ RULES: tuple[Rule, ...] = (
         ),
         _CHOOSE_NUMBERS,
         _ALL_ITERATIONS,
+        _WHILE_LOOP,
         _NO_SKIP,
         Change(
             "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
@@ -207,7 +208,11 @@ RULES: tuple[Rule, ...] = (
             "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
             when=branches.branches,
         ),
-        Change("Write the loop as torch.while_loop(condition, body, operands).", when=branches.repeats),
+        Change(
+            "Write the loop as torch.while_loop(condition, body, operands).",
+            when=branches.repeats,
+            unless=while_loops.repeats,
+        ),
         kinds=BRANCH,
     ),
     Rule(

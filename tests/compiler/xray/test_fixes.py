@@ -119,6 +119,9 @@ def f(x):
             print("none of", 2)
             continue
         total = total + rows.sum()
+    while v.abs().max() > 0.5:
+        scale = 0.5  # halve
+        v = v * scale
     return v, total
 """
 
@@ -129,6 +132,7 @@ def test_loops_of_unknown_length_are_in_the_graph() -> None:
     assert not found.left
     assert "        v = v + n * x  # more" in found.patch()
     assert "_, v = torch.while_loop(is_unfinished, next_step, (torch.zeros(" in found.patch()
+    assert "v, = torch.while_loop(is_unfinished, next_step, (v,))" in found.patch()
 
 
 CHOICES = """
