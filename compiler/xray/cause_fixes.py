@@ -41,6 +41,7 @@ CAUSES, ADDED = 0.9, 0.95
 ENDLESS = 3
 """Number of recompilations from which on a cause is taken for one that goes on with each call."""
 FLOATS = "torch._dynamo.config.specialize_float = False"
+DYNAMIC = "torch.compile(…, dynamic=True)"
 STANCE = "Compile nothing again: run such calls as plain Python."
 _SIZES = ("shape", "number of dimensions", "stride", "length")
 _TOLD = {
@@ -119,7 +120,7 @@ class Candidate:
         lines = [mark.code for mark in self.marks]
         lines += [f"{name} = torch.tensor({name})" for name in self.tensors]
         lines += [f"{name} = {name}.contiguous()" for name in self.contiguous]
-        lines += ["torch.compile(…, dynamic=True)"] if self.dynamic else []
+        lines += [DYNAMIC] if self.dynamic else []
         lines += [f"generate(…, {self.keywords})"] if self.keywords else []
         told = f"torch.compiler.set_stance({self.stance!r})  # after the first call, which is compiled"
         return [*lines, told] if self.stance else lines

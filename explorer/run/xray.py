@@ -265,12 +265,14 @@ class XRayed:
 
         Those that no edit of a file makes are told above the diff.
         """
+        from compiler.xray.cause_fixes import DYNAMIC
         from compiler.xray.patch import edited_files
 
-        at_call = added.at_call if added else ()
         cells = cell_texts()
         calls = [added.call] if added and added.call else []
-        calls += dynamic_magics(self._call, cells) if added and added.is_dynamic and self._call else []
+        magics = dynamic_magics(self._call, cells) if added and added.is_dynamic and self._call else []
+        calls += magics
+        at_call = [each for each in (added.at_call if added else ()) if not (magics and each == DYNAMIC)]
         files = edited_files(tried.change, self._search_once(), cells, calls)
         told = promises(self._add_tried_fixes(tried), tried.left, tried.why_not) if self.sites else []
         told += cause_promises(causes, at_call)
