@@ -243,8 +243,12 @@ def without_annotations(text: str) -> str:
     def end_of(node: ast.expr) -> int:
         return starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
 
-    own = (each for each in ast.walk(function.args) if isinstance(each, ast.arg) and each.annotation)
-    cuts = [(starts[each.lineno - 1] + each.col_offset + len(each.arg.encode()), each.annotation) for each in own]
+    own = (each for each in ast.walk(function.args) if isinstance(each, ast.arg))
+    cuts = [
+        (starts[each.lineno - 1] + each.col_offset + len(each.arg.encode()), each.annotation)
+        for each in own
+        if each.annotation is not None
+    ]
     if function.returns is not None:
         before = data[: starts[function.returns.lineno - 1] + function.returns.col_offset]
         cuts.append((len(before[: before.rindex(b"->")].rstrip()), function.returns))

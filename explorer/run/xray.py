@@ -179,8 +179,8 @@ class XRayed:
             causes = mark_untried(causes, added)
             tried = self._with_kernels(trials.with_cost(tried, added.change), trials)
             states = capture_states(self._search_causes_once(), tried.fixes, budget)
-            of_all = [*tried.fixes, *(cause.fix for cause in causes if cause.fix)]
-            is_short = any(fix.words.endswith((UNTRIED, ALONE_ONLY)) for fix in of_all)
+            words = [*(fix.words for fix in tried.fixes), *(cause.fix.words for cause in causes if cause.fix)]
+            is_short = any(each.endswith((UNTRIED, ALONE_ONLY)) for each in words)
             self._tried_for = seconds if is_short else math.inf
             found = replace(self._add_tried_fixes(tried), causes=causes, states=states)
             patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added)
