@@ -89,6 +89,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_together(options: Options) -> None:
+    _check_ranks(options)
     if options.vs and options.vs == options.backend:
         other = next(name for name in WRITERS if name != options.backend)
         raise OptionError(f"vs={options.vs!r} is the backend itself: to compare, name {other!r}.")
@@ -275,7 +276,45 @@ def _step(value: Any) -> bool | int:
     raise OptionError(f"step={value!r}: it is True, False or how many MiB of instructions to keep (step=512).")
 
 
-_DEFAULT_IF_NONE = ("mode", "backend", "options", "stages", "vs")
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise OptionError(f"{name}={value!r}: it is a whole number above 0.")
+
+
+def _rank(value: Any) -> str:
+    """Check the ranks to explore, and return them with commas between them: "0", "first,last,corners"."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+    words = [str(part).strip() for part in parts]
+    for word, part in zip(words, parts, strict=True):
+        if isinstance(part, bool) or not (word.isdecimal() or word in RANK_NAMES):
+            raise OptionError(
+                f"rank={value!r}: it is a rank's number, from 0, or {', '.join(map(repr, RANK_NAMES))}, or several of "
+                "these with commas between them."
+            )
+    return ",".join(dict.fromkeys(words))
+
+
+def _check_ranks(options: Options) -> None:
+    """Check the options that belong to a simulated job."""
+    if not options.ranks:
+        if options.rank:
+            raise OptionError(f"rank={options.rank!r} needs ranks=: how many ranks the job has (--ranks 8).")
+        return
+    for word in filter(str.isdecimal, options.rank.split(",")):
+        if int(word) >= options.ranks:
+            raise OptionError(f"rank={word}: {options.ranks} ranks are numbered from 0 to {options.ranks - 1}.")
+    if options.time or options.check:
+        asked = "time" if options.time else "check"
+        raise OptionError(
+            f"{asked}= needs real ranks: the collectives of simulated ranks move nothing, so values and times would be "
+            f"wrong. Leave out ranks=, and start the job with torchrun."
+        )
+
+
+RANK_NAMES = ("first", "last", "corners", "distinct")
+
+_DEFAULT_IF_NONE = ("mode", "backend", "options", "stages", "vs", "ranks", "rank", "node")
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "mode": _mode,
@@ -299,6 +338,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     ),
     "step": _step,
     "vs": _vs,
+    "ranks": partial(_count, "ranks"),
+    "rank": _rank,
+    "node": partial(_count, "node"),
+    "fake": partial(_check_one_of, "fake", (True, False), "it is True or False."),
 }  # fmt: skip
 
 

@@ -8,13 +8,16 @@ from dataclasses import replace
 import torch.distributed as dist
 from torch.fx import GraphModule
 
+from compiler.distributed.group import SimulatedGroup
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Group, Place, Span
 from compiler.record.builder import Builder
 from compiler.torch_api.collectives import CollectiveCall, collective_calls, is_initialized, is_simulated
 
 
 def place_of_process(node_size: int = 0) -> Place | None:
-    """The rank of this process in the default process group; None without one."""
+    """The rank of this process in the default process group, and in the last mesh if simulated; None without one."""
+    if SimulatedGroup.active is not None:
+        return SimulatedGroup.active.place()
     return Place(dist.get_rank(), dist.get_world_size(), node_size=node_size) if is_initialized() else None
 
 

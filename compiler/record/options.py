@@ -24,6 +24,9 @@ class Options:
     GPU. `time` measures the call on the device of its tensors, eager and compiled: True (the useful candidates), "all",
     or names of modes and backends ("default,aot_eager").
     `vs` names another backend that generates code: it compiles the same call, and both results are shown side by side.
+    `ranks` simulates a job of so many ranks in this process, by a process group that moves nothing. `rank` names the
+    ranks to explore, by number or as "first", "last" and "corners" (of the device mesh), with commas. `node` is the
+    number of GPUs in a node. `fake` makes tensors that have no memory.
     `step` records how TorchDynamo traces the function, instruction by instruction: True, or the MiB to keep.
 
     `compiler.option_checks.parse_options` validates the user's options. Options read from a record are not validated,
@@ -42,6 +45,10 @@ class Options:
     check: bool | Literal["kernels"] = False
     step: bool | int = False
     vs: str = ""
+    ranks: int = 0
+    rank: str = ""
+    node: int = 8
+    fake: bool = False
 
     def with_objects(self, asked: Options) -> Options:
         """Attach the user's own objects from `asked`, as a backend may be a function, to `self`; return `self`."""

@@ -27,7 +27,8 @@ def explore(
     >>> print(run["captured"])    # one stage
 
     `fn` is a function, bound method or `nn.Module`; it is called with `args` and `kwargs`. `options` are those of
-    `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, vs, options, stages, grad, time, check, step.
+    `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, vs, options, stages, grad, time, check, step,
+    ranks, rank, node, fake.
     `run.value` is the call's result. To also explore a backward pass, let `fn` call `backward()`, or use `%%tcompile`.
 
     `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` shows what the second call recompiled, and
@@ -54,6 +55,7 @@ def explore_call(
         raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
     # These import torch, which `tcompile.load` and the command line's `show` do not need.
     from compiler import engine
+    from compiler.distributed.group import simulate_asked
     from explorer.entry.callee import is_torchscript, named_refusal
 
     why_not = named_refusal(fn)
@@ -61,7 +63,8 @@ def explore_call(
         name = getattr(fn, "__qualname__", type(fn).__name__)
         hint = ". Explore the original model or function" if is_torchscript(fn) else ""
         raise TypeError(f"{name} can't be explored: it {why_not}{hint}")
-    found = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls), site=site)
+    with simulate_asked(checked):
+        found = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls), site=site)
     return Run(found.record, found.value, kept=found.kept, call=found.call)
 
 

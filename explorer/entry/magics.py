@@ -33,7 +33,7 @@ _CAN_NOT_AWAIT = (
     "cell, or put the await into a function and run that with asyncio"
 )
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "none": False}
-_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--step")
+_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--step", "--fake")
 _CALL = "get_ipython().run_cell_magic('tcompile', "
 
 

@@ -60,6 +60,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "Build the code and compare its results with eager; --check kernels compares what each Triton kernel "
                 "stores, which needs no GPU.",
     },
+    "--ranks": {
+        "type": int, "metavar": "N",
+        "help": "Simulate a job of N ranks in this process: a process group that moves nothing, made for the cell.",
+    },
+    "--rank": {
+        "type": strip_quotes, "metavar": "R",
+        "help": "With --ranks: the rank to explore, or several: --rank 0,7 or --rank first,last,corners; default: 0.",
+    },
+    "--node": {"type": int, "metavar": "GPUS", "help": "With --ranks: GPUs of a node; default: 8."},
+    "--fake": {
+        "action": "store_true",
+        "help": "Make tensors without memory (FakeTensorMode): a large model is explored without its weights.",
+    },
     "--step": {
         "action": "store_true",
         "help": "Record how TorchDynamo reads the code, instruction by instruction: run.replay(), run.tables.steps.",

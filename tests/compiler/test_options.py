@@ -41,10 +41,14 @@ def test_every_option_is_accepted() -> None:
         "options": {},
         "stages": ("captured", "forward"),
         "grad": False,
-        "time": True,
-        "check": True,
+        "time": False,
+        "check": False,
         "step": True,
         "vs": "tcompile",
+        "ranks": 8,
+        "rank": "0,last",
+        "node": 4,
+        "fake": True,
     }
     assert {field.name for field in dataclasses.fields(Options)} == set(asked)
     assert dataclasses.asdict(parse_options(**asked)) == asked
@@ -73,6 +77,11 @@ def test_stages_are_a_comma_list_or_names() -> None:
     ("keywords", "expected"),
     [
         ({"mode": "training"}, ["mode='training'", "model.train()", "'max-autotune'", "'reduce-overhead'"]),
+        ({"ranks": 0}, ["ranks=0", "above 0"]),
+        ({"ranks": 8, "rank": 8}, ["rank=8", "from 0 to 7"]),
+        ({"ranks": 8, "rank": "middle"}, ["rank='middle'", "'corners'"]),
+        ({"rank": 3}, ["needs ranks="]),
+        ({"ranks": 8, "time": True}, ["time=", "collectives", "torchrun"]),
         ({"mode": "evaluation"}, ["mode='evaluation'", "model.eval()", "grad=False (--no-grad)", "'default'"]),
         ({"mode": "Training"}, ["model.train()"]),
         ({"optimization_level": "O1"}, ["no option optimization_level=", "mode='max-autotune'", "torch.autocast"]),

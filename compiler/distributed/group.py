@@ -1,0 +1,171 @@
+"""A job of many ranks, of which this process simulates one.
+
+The process group has torch's fake backend: it knows the rank and the world size, and its collectives move nothing. So a
+rank captures, compiles and keeps in memory what it would in the real job, and values are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+
+from compiler.record import Place
+from compiler.record.options import OptionError, Options
+from compiler.torch_api.fake_tensors import FakeTensorMode
+from compiler.torch_api.patching import Function, replace_attribute, set_environment
+
+DEFAULT_NODE = 8
+"""GPUs of a node, if the user does not say."""
+
+
+@dataclass
+class SimulatedGroup:
+    """One rank of a simulated job. `groups` is torch.distributed's state, kept while the job is not active.
+
+    `meshes` are the device meshes that were made in the job, in order.
+    """
+
+    world: int
+    rank: int
+    node_size: int = DEFAULT_NODE
+    meshes: list[Any] = field(default_factory=list)
+    groups: Any = None
+    active: ClassVar[SimulatedGroup | None] = None
+    """The rank that this process simulates now."""
+
+    @contextmanager
+    def enter(self) -> Iterator[SimulatedGroup]:
+        """Simulate this rank in the block. Process groups, meshes and names are those of the last time."""
+        from compiler.torch_api import process_groups
+
+        if SimulatedGroup.active is self:
+            yield self
+            return
+        outer, before = SimulatedGroup.active, process_groups.ProcessGroups.current()
+        with ExitStack() as stack:
+            stack.callback(before.restore)
+            stack.enter_context(set_environment(**self._environment()))
+            stack.enter_context(_without_missing_gpus())
+            (self.groups or process_groups.NO_GROUPS).restore()
+            if self.groups is None:
+                process_groups.forget_meshes()
+                process_groups.make_fake_group(self.world, self.rank)
+            stack.enter_context(process_groups.answer_setup(self._initialize, _destroy))
+            stack.enter_context(process_groups.note_meshes(self.meshes))
+            SimulatedGroup.active = self
+            try:
+                yield self
+            finally:
+                SimulatedGroup.active, self.groups = outer, process_groups.ProcessGroups.current()
+
+    def place(self) -> Place:
+        """The rank's place in the job, and in the last device mesh that holds all ranks."""
+        whole = [mesh for mesh in self.meshes if mesh.size() == self.world]
+        if not whole:
+            return Place(self.rank, self.world, node_size=self.node_size)
+        mesh = whole[-1]
+        names = mesh.mesh_dim_names or tuple(f"dim {index}" for index in range(mesh.ndim))
+        sizes = tuple(zip(names, mesh.shape, strict=True))
+        return Place(self.rank, self.world, sizes, tuple(mesh.get_coordinate() or ()), self.node_size)
+
+    def _environment(self) -> dict[str, str]:
+        """The variables that torchrun sets, for nodes of `node_size` GPUs."""
+        local = min(self.node_size, self.world)
+        nodes = -(-self.world // local)
+        return {
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self.rank % local),
+            "GROUP_RANK": str(self.rank // local),
+            "ROLE_RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world),
+            "LOCAL_WORLD_SIZE": str(local),
+            "GROUP_WORLD_SIZE": str(nodes),
+            "ROLE_WORLD_SIZE": str(self.world),
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+
+    def _initialize(self, world_size: int = -1, rank: int = -1, **_: Any) -> None:
+        """Answer the user's init_process_group(…): the group is there. Raises OptionError for another job."""
+        for name, given, known, option in (
+            ("world_size", world_size, self.world, "ranks"), ("rank", rank, self.rank, "rank"),
+        ):  # fmt: skip
+            if given not in (-1, None, known):
+                raise OptionError(
+                    f"init_process_group({name}={given}), but {name} {known} is simulated (--{option} {known}): write "
+                    f'init_process_group("nccl"), which reads RANK and WORLD_SIZE, or --{option} {given}'
+                )
+
+
+@contextmanager
+def simulate_group(world: int, rank: int, node_size: int = DEFAULT_NODE) -> Iterator[SimulatedGroup | None]:
+    """Simulate rank `rank` of `world` in the block: a fake process group, and the environment variables of torchrun.
+
+    The user's `init_process_group(…)` finds this group, and `destroy_process_group()` leaves it until the block ends.
+    Afterwards process groups, environment variables and torch.distributed's state are as before. If a fake group of
+    this rank is initialized already, it is used, and None is returned. Raises OptionError for another one.
+    """
+    if not dist.is_available():
+        raise OptionError("ranks=: this build of torch has no torch.distributed")
+    if dist.is_initialized():
+        _check_initialized(world, rank)
+        yield None
+        return
+    with SimulatedGroup(world, rank, node_size).enter() as group:
+        yield group
+
+
+@contextmanager
+def simulate_asked(options: Options, rank: int = 0) -> Iterator[SimulatedGroup | None]:
+    """Simulate a rank in the block if the options ask for ranks, and make its tensors fake if they ask for that."""
+    with ExitStack() as stack:
+        group = None
+        if options.ranks:
+            group = stack.enter_context(simulate_group(options.ranks, rank, options.node))
+        if options.fake:
+            stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        yield group
+
+
+def _check_initialized(world: int, rank: int) -> None:
+    """Check that the group which is initialized already is the one to simulate. Raises OptionError."""
+    backend, there = dist.get_backend(), (dist.get_world_size(), dist.get_rank())
+    if (backend, there) == ("fake", (world, rank)):
+        return
+    raise OptionError(
+        f"a process group is initialized already: rank {there[1]} of {there[0]}, backend {backend!r}. To simulate rank "
+        f"{rank} of {world}, call torch.distributed.destroy_process_group() first; to explore that group as it is, "
+        "leave out ranks= and rank="
+    )
+
+
+def _destroy(destroy: Function, group: Any) -> None:
+    """Answer destroy_process_group(group): the default group stays until the simulation ends."""
+    if group is not None and group is not dist.group.WORLD:
+        destroy(group)
+
+
+@contextmanager
+def _without_missing_gpus() -> Iterator[None]:
+    """Ignore torch.cuda.set_device(LOCAL_RANK) for GPUs that are not in this machine."""
+    count = torch.cuda.device_count()
+
+    def ignore_missing(original: Function) -> Function:
+        def set_device(device: Any) -> None:
+            index = device if isinstance(device, int) else torch.device(device).index
+            if index is not None and index < count:
+                original(device)
+
+        return set_device
+
+    with replace_attribute(torch.cuda, "set_device", ignore_missing):
+        yield

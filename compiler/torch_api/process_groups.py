@@ -1,0 +1,144 @@
+"""The process groups of this process, as torch.distributed keeps them: read them, swap them, answer for their setup."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed import device_mesh, distributed_c10d
+
+from compiler.torch_api.patching import Function
+
+_TABLES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag", "pg_coalesce_state")
+_GLOBALS = ("_backend", "_default_pg_init_method", "_group_count")
+_RANDOM = "torch.distributed.tensor._random"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroups:
+    """All process groups of a process, with the rest of torch.distributed's state."""
+
+    tables: Mapping[str, dict[Any, Any]]
+    globals: Mapping[str, Any]
+    default: Any
+    meshes: tuple[Any, ...]
+    random: Any
+    excepthook: Any
+
+    @classmethod
+    def current(cls) -> ProcessGroups:
+        world = distributed_c10d._world
+        return cls(
+            {name: dict(getattr(world, name)) for name in _TABLES},
+            {name: getattr(distributed_c10d, name) for name in _GLOBALS},
+            world.default_pg,
+            tuple(device_mesh._mesh_resources.mesh_stack),
+            getattr(sys.modules.get(_RANDOM), "_rng_tracker", None),
+            sys.excepthook,
+        )
+
+    def restore(self) -> None:
+        """Make these groups the process's own again. No group is shut down: those of the fake backend hold nothing."""
+        distributed_c10d._unregister_all_process_groups()
+        for name, table in self.tables.items():
+            known = getattr(distributed_c10d._world, name)
+            known.clear()
+            known.update({key: list(value) if isinstance(value, list) else value for key, value in table.items()})
+        for group, name in self.tables["pg_names"].items():
+            distributed_c10d._register_process_group(name, group)
+        for name, value in self.globals.items():
+            setattr(distributed_c10d, name, value)
+        distributed_c10d._update_default_pg(self.default)
+        device_mesh._mesh_resources.mesh_stack[:] = self.meshes
+        if _RANDOM in sys.modules:
+            sys.modules[_RANDOM]._rng_tracker = self.random  # type: ignore[attr-defined]
+        sys.excepthook = self.excepthook
+
+
+NO_GROUPS = ProcessGroups(
+    {name: {} for name in _TABLES}, dict.fromkeys(_GLOBALS[:2]) | {"_group_count": 0}, None, (), None, sys.excepthook
+)
+
+
+def make_fake_group(world: int, rank: int) -> None:
+    """Initialize the default process group with the fake backend, whose collectives move nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+
+def forget_meshes() -> None:
+    """Empty DTensor's caches: they would give specs with the meshes of an earlier job to an equal one."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        debug._clear_python_sharding_prop_cache()
+        debug._clear_fast_path_sharding_prop_cache()
+
+
+Answer = Callable[..., Any]
+_answers: dict[str, Answer] = {}
+
+
+def _answer_initialization(*args: Any, **kwargs: Any) -> Any:
+    return sys.modules["compiler.torch_api.process_groups"]._answers["init_process_group"](*args, **kwargs)
+
+
+def _answer_destruction(*args: Any, **kwargs: Any) -> Any:
+    return sys.modules["compiler.torch_api.process_groups"]._answers["destroy_process_group"](*args, **kwargs)
+
+
+@contextmanager
+def answer_setup(initialize: Answer, destroy: Callable[[Function, Any], Any]) -> Iterator[None]:
+    """Answer the user's `init_process_group(…)` and `destroy_process_group(group)` in the block.
+
+    Their code is swapped, as the user may have imported the functions before. `destroy` also gets the original.
+    """
+    initializing = inspect.unwrap(dist.init_process_group)
+    destroying = inspect.unwrap(dist.destroy_process_group)
+    original = FunctionType(destroying.__code__, destroying.__globals__, destroying.__name__, destroying.__defaults__)
+    before = dict(_answers)
+    signature = inspect.signature(initializing)
+    _answers["init_process_group"] = lambda *args, **kwargs: initialize(**signature.bind(*args, **kwargs).arguments)
+    _answers["destroy_process_group"] = lambda group=None: destroy(original, group)
+    codes = (initializing.__code__, destroying.__code__)
+    initializing.__code__ = _answer_initialization.__code__
+    destroying.__code__ = _answer_destruction.__code__
+    try:
+        yield
+    finally:
+        initializing.__code__, destroying.__code__ = codes
+        _answers.clear()
+        _answers.update(before)
+
+
+@contextmanager
+def note_meshes(meshes: list[Any]) -> Iterator[None]:
+    """Append each DeviceMesh that is made in the block to `meshes`, without those sliced from another.
+
+    Without a GPU, a mesh of GPUs is one of CPUs, as are the tensors of the user's program. Under a FakeTensorMode, a
+    mesh has real tensors, as torch reads their values.
+    """
+    original = device_mesh.DeviceMesh.__init__
+
+    def initialize(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        is_missing = device_type == "cuda" and not torch.cuda.is_available() and active_fake_mode() is None
+        with unset_fake_temporarily():
+            original(self, "cpu" if is_missing else device_type, *args, **kwargs)
+        if getattr(self, "_root_mesh", None) is None:
+            meshes.append(self)
+
+    device_mesh.DeviceMesh.__init__ = initialize  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        device_mesh.DeviceMesh.__init__ = original  # type: ignore[method-assign]
