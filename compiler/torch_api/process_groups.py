@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _register_process_group, _unregister_all_process_groups
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import device_mesh, distributed_c10d
@@ -48,13 +49,13 @@ class ProcessGroups:
 
     def restore(self) -> None:
         """Make these groups the process's own again. No group is shut down: those of the fake backend hold nothing."""
-        distributed_c10d._unregister_all_process_groups()
+        _unregister_all_process_groups()
         for name, table in self.tables.items():
             known = getattr(distributed_c10d._world, name)
             known.clear()
             known.update({key: list(value) if isinstance(value, list) else value for key, value in table.items()})
         for group, name in self.tables["pg_names"].items():
-            distributed_c10d._register_process_group(name, group)
+            _register_process_group(name, group)
         for name, value in self.globals.items():
             setattr(distributed_c10d, name, value)
         distributed_c10d._update_default_pg(self.default)
