@@ -37,6 +37,8 @@ MOST_MOVES = 2
 """Maximum number of further suggestions that are added to a fix, as long as each only moves the break."""
 MOST_OTHERS = 4
 """Maximum number of further suggestions to try for a site whose fix does not work with the others."""
+MOST_STARTS = 3
+"""Maximum number of fixes that are tried as the first of a combination, if the best one lacks them."""
 WORKING = ("verified", "changes when a side effect happens")
 """States of fixes that can be applied."""
 ALONE, TOGETHER, COSTS = 0.5, 0.7, 0.75
@@ -92,7 +94,7 @@ class Trials:
             found = {site.id: self._best(site) for site in costly_first}
             fixes = [found[site.id] for site in self.search.sites]
             self.search.hear("trying the fixes together")
-            tried = self._combine(fixes)
+            tried = self._begin_with_one(fixes, self._combine(fixes))
             tried = replace(tried, fixes=tuple(map(self._mark_untried, tried.fixes)))
         return self.with_cost(self._with_cost_of_each(tried))
 
@@ -141,6 +143,22 @@ class Trials:
             if tried.rank < best.rank or not setting:
                 chosen, kept = grown, kept | {setting}
             best = min(best, tried, key=lambda each: each.rank)
+        return best
+
+    def _begin_with_one(self, fixes: Sequence[Fix], best: Tried) -> Tried:
+        """The best combination, or a better one of a fix that it lacks: a fix may mend more sites than its own.
+
+        So does a loop over all indices that takes the place of tensors, which make other lines in the loop break.
+        """
+        own = {fix.suggestions for fix in best.fixes if fix.together}
+        working = [fix for fix in fixes if fix.state in WORKING]
+        for fix in [fix for fix in working if fix.suggestions not in own][:MOST_STARTS]:
+            if best.rank == (False, 0) or self.budget.is_spent(TOGETHER):
+                break
+            alone = self._combination_of(fixes, [fix])
+            if alone.rank < best.rank:
+                grown = self._grow([fix], [each for each in working if each is not fix]) if alone.left.sites else [fix]
+                best = min(alone, self._combination_of(fixes, grown), key=lambda each: each.rank)
         return best
 
     def _mark_untried(self, fix: Fix) -> Fix:

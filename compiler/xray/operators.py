@@ -21,7 +21,7 @@ from typing import Any
 from compiler.capture.sources import is_installed
 from compiler.capture.suggestions import branches
 from compiler.capture.suggestions.case import Case, nodes_around
-from compiler.capture.suggestions.values import ITEM, SCALARS, SHAPES
+from compiler.capture.suggestions.values import DYNAMIC_SHAPE, ITEM, SCALARS, SHAPES
 from compiler.record import Site, Suggestion
 from compiler.torch_api.operators import EFFECT
 from compiler.torch_api.traced_lines import Place
@@ -255,7 +255,15 @@ class _Code:
         if is_clock:  # the operator returns whole nanoseconds
             kinds = [replace(kind, type=int) for kind in kinds]
         kinds = kinds if found.value is not None else ()
-        writer = _Operator(name, self._namespace(), found, kinds, self._imports_for(target))
+        is_site = not self.depth and target.expression is self.nodes[-1]
+        writer = _Operator(
+            name,
+            self._namespace(),
+            found,
+            kinds,
+            self._imports_for(target),
+            is_site and self.site.kind in DYNAMIC_SHAPE,
+        )
         call = f"{name}({', '.join(_outer_code(argument) for argument in found.arguments)})"
         settings: tuple[str, ...] = ()
         if is_clock and target.expression is not None:
@@ -339,13 +347,17 @@ class _Code:
 
 @dataclass(frozen=True)
 class _Operator:
-    """Writes the definition of an operator. `kinds` are the kinds of its recorded results, () if it returns None."""
+    """Writes the definition of an operator. `kinds` are the kinds of its recorded results, () if it returns None.
+
+    `has_dynamic_rows`: the results' first size depends on data, although it may have been the same in all runs.
+    """
 
     name: str
     namespace: str
     outline: Outline
     kinds: Sequence[ValueKind]
     imports: Sequence[str] = ()
+    has_dynamic_rows: bool = False
 
     def definition(self, body: Sequence[str], is_impure: Any) -> str:
         """Code of the operator and its fake implementation, and its registration as an effect if it may have one.
@@ -417,6 +429,8 @@ class _Operator:
 
     def _size(self, sizes: Sequence[int], dimension: int) -> str:
         """Code for one size of a result: a size of an argument, a number that is always the same, or data-dependent."""
+        if self.has_dynamic_rows and dimension == 0:
+            return "torch.library.get_ctx().new_dynamic_size()"
         tensors = [each for each in self.outline.arguments if each.kind.form in ("tensor", "array")]
         places = [(each, n) for each in tensors for n in range(len(each.kind.shape)) if _has_sizes(each, n, sizes)]
         rank = len(self.kinds[0].shape)
