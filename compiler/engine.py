@@ -127,6 +127,7 @@ class Exploration:
             if self.options.step:
                 stack.enter_context(self._recorder.record_steps(self.options.step))
             self._stack, self._launches = stack.pop_all(), launches.pop_all()
+            self._recorder.hooks.prepare(self._stack, self._observation.is_observing)
         return self
 
     @property
@@ -147,6 +148,7 @@ class Exploration:
             self._finish(kind, error)
 
     def _finish(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        self._recorder.hooks.stop()
         with self._stack, _grad_mode(self.options.grad):
             if kind is None:
                 self._mark_first_call_breaks()
@@ -304,6 +306,7 @@ class Exploration:
         self._build_on_gpu(fn, args, kwargs)
         recorder.call_site = _call_site(sys._getframe(1)) if self._site is None else self._site
         recorder.call_number += 1
+        recorder.hooks.begin()
         self._builder.calls = recorder.call_number
         try:
             with _grad_mode(self.options.grad):

@@ -34,6 +34,7 @@ from compiler.capture.sources import SourceBook
 from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
 from compiler.capture.symbolic_shapes import names_of, symbol_of
 from compiler.distributed.collectives import CollectiveLog
+from compiler.distributed.hooks import HookLog
 from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
 from compiler.process.environment import with_settings_of_now
@@ -84,6 +85,7 @@ class Recorder:
         self.skips = SkipLog()
         self.calls = CallLog(builder, self.book)
         self.collectives = CollectiveLog()
+        self.hooks = HookLog(builder, lambda: self.call_number)
         self.kept: dict[str, KeptFrame] = {}
         self.later: list[Callable[[], list[Decision]]] = []
 
@@ -94,6 +96,7 @@ class Recorder:
         return compilations.setdefault(key[1], f"{number}/{len(compilations)}")
 
     def on_frame_start(self, key: CompileKey, code: CodeType) -> None:
+        self.hooks.begin()
         frame = self.frame_id(key)
         self._codes[frame] = code
         function = self.names(code.co_name)
@@ -193,6 +196,7 @@ class Recorder:
         self.breaks.graph(frame, identity, bucket.whole if bucket else captured)
         check = self.builder.options.check
         kept = self.kept.setdefault(graph, KeptFrame(bool(check), keeps_stages=check is True))
+        self.hooks.add_graph(graph, module, bucket)
         recorder = GraphRecorder(self, graph, kept)
         known = self.builder.frames[frame]
         self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, identity))))
@@ -206,7 +210,8 @@ class Recorder:
         looks = self.builder.keeps("autograd")
 
         def keep(call: Function) -> Function:
-            return kept.keep_first_call(stage.record_first_call(call) if looks else call)
+            watched = stage.record_first_call(call) if looks else call
+            return self.hooks.note_runs(graph, kept.keep_first_call(watched))
 
         uncompiled = self._note_calls(frame, keep(stage.run if looks else eager.forward), captured)
         if bucket is not None:
@@ -380,6 +385,7 @@ class Recorder:
             self.builder.frames[identity] = Frame(identity, name, file, code.co_firstlineno, "skipped", skip.words)
         self.calls.finish(codes.items())
         self.collectives.finish(self.builder)
+        self.hooks.finish(self.book)
         self.add_sources()
 
     def record_steps(self, step: bool | int) -> AbstractContextManager[None]:

@@ -27,10 +27,12 @@ from compiler.record.capture_facts import Span as Span
 from compiler.record.capture_facts import Step as Step
 from compiler.record.capture_facts import Suggestion as Suggestion
 from compiler.record.capture_facts import Symbol as Symbol
+from compiler.record.distributed_facts import BucketPlan as BucketPlan
 from compiler.record.distributed_facts import Collective as Collective
 from compiler.record.distributed_facts import CollectiveKind as CollectiveKind
 from compiler.record.distributed_facts import Group as Group
 from compiler.record.distributed_facts import Place as Place
+from compiler.record.distributed_facts import Unit as Unit
 from compiler.record.limits import TooLargeError, check_json
 from compiler.record.measure_facts import Candidate as Candidate
 from compiler.record.measure_facts import HostTime as HostTime
@@ -394,7 +396,8 @@ class Record:
     machine. `calls` is the number of calls of the explored function. `versus` is the record of the same call with
     another backend. `xray` has all sites of graph breaks, if the user asked for them. `origin` says whether tcompile
     observed the call, simulated a rank of a job, or read the log of a job elsewhere. `place` is the rank, None if
-    torch.distributed was not initialized; `groups` and `collectives` are the rank's.
+    torch.distributed was not initialized; `groups` and `collectives` are the rank's. `units` are the parameters that
+    FSDP gathers together, or the buckets of DDP; `bucket_plans` has DDP's buckets for other caps.
 
     `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
     user agrees to execute its kernels' code (`with_trust`). `trust` is never written to a file.
@@ -434,6 +437,8 @@ class Record:
     place: Place | None = None
     groups: tuple[Group, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    units: tuple[Unit, ...] = ()
+    bucket_plans: tuple[BucketPlan, ...] = ()
     schema: int = SCHEMA
     trust: Trust | msgspec.UnsetType = field(default=msgspec.UNSET, compare=False)
 

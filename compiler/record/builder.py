@@ -69,6 +69,8 @@ class Builder:
     place: facts.Place | None = None
     groups: dict[str, facts.Group] = field(default_factory=dict)
     collectives: list[facts.Collective] = field(default_factory=list)
+    units: list[facts.Unit] = field(default_factory=list)
+    bucket_plans: list[facts.BucketPlan] = field(default_factory=list)
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
         """Add an artifact. If `options.stages` excludes its stage, keep only the origins, which links need.

@@ -148,6 +148,21 @@ def _check_rank(record: Record, path: str) -> None:
     _check_unique((found.id for found in record.collectives), f"{path}.collectives")
     for place, found in enumerate(record.collectives):
         _check_collective(found, f"{path}.collectives[{place}]")
+    _check_units(record, path)
+
+
+def _check_units(record: Record, path: str) -> None:
+    """Check the sizes of FSDP's units and of DDP's buckets."""
+    _check_unique((unit.id for unit in record.units), f"{path}.units")
+    for place, unit in enumerate(record.units):
+        fits = all(0 <= size <= MOST_BYTES for size in (unit.bytes, unit.shard_bytes))
+        _expect(fits, f"Expected from 0 to {MOST_BYTES:,} bytes", f"{path}.units[{place}]")
+        fits = 0 < unit.shards <= MOST_RANKS and 0 < unit.replicas <= MOST_RANKS
+        _expect(fits, f"Expected from 1 to {MOST_RANKS:,} ranks", f"{path}.units[{place}]")
+    for place, plan in enumerate(record.bucket_plans):
+        fits = all(0 <= size <= MOST_BYTES for size in (*plan.graphs, *plan.reductions))
+        _expect(fits, f"Expected from 0 to {MOST_BYTES:,} bytes", f"{path}.bucket_plans[{place}]")
+        _expect(0 < plan.cap_mb <= MOST_BYTES, "Expected a cap in MiB", f"{path}.bucket_plans[{place}].cap_mb")
 
 
 def _check_place(place: Place, path: str) -> None:

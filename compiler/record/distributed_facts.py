@@ -81,3 +81,52 @@ class Collective:
     def bytes(self) -> int:
         """Size of the message: the larger of input and output, which is what NCCL's formulas take as its size."""
         return max(self.input_bytes, self.output_bytes)
+
+
+Wrapper = Literal["fully_shard", "FullyShardedDataParallel", "DistributedDataParallel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Parameters that a wrapper gathers or reduces together: a module that FSDP wraps, or a bucket of DDP's graphs.
+
+    `name` is the module's path ("" for the root), or "bucket 1 of 4". `bytes` is the size of the whole parameters,
+    `shard_bytes` of what this rank keeps between steps. `gathered_as` and `reduced_as` are the dtypes of the
+    collectives, if FSDP calls them. `policy` is what happens to gathered parameters after the forward: "freed", "kept"
+    or "resharded to N ranks". `shards` and `replicas` are sizes of the mesh. `graphs` are ids of graphs that use the
+    unit, `collectives` ids of its collectives in order. `gathers_again` is whether the backward gathered the
+    parameters, `prefetched` whether a collective was called ahead of its turn.
+    """
+
+    id: str
+    wrapper: Wrapper
+    name: str
+    parameters: tuple[str, ...]
+    bytes: int
+    shard_bytes: int
+    dtype: str = ""
+    gathered_as: str = ""
+    reduced_as: str = ""
+    policy: str = ""
+    shards: int = 1
+    replicas: int = 1
+    graphs: tuple[str, ...] = ()
+    collectives: tuple[str, ...] = ()
+    gathers_again: bool = False
+    prefetched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlan:
+    """What DistributedDataParallel does at one `bucket_cap_mb`, by torch's own rules.
+
+    `graphs` are bytes of parameters in each graph that DDPOptimizer makes, in order of the forward; () if it makes
+    none. `reductions` are bytes of each all_reduce from the second step on, in order of the backward: the first step
+    reduces all gradients in one. `is_used` marks the cap of the explored model, `graph` its capture.
+    """
+
+    cap_mb: float
+    graphs: tuple[int, ...]
+    reductions: tuple[int, ...]
+    is_used: bool = False
+    graph: str = ""

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch.distributed as dist
 from torch._dynamo.backends.distributed import DDPOptimizer
+from torch._dynamo.utils import get_optimize_ddp_mode
 from torch.fx import GraphModule
+from torch.nn import Module
 
+from compiler.record import BucketPlan
 from compiler.torch_api.fx import has_fakes
 from compiler.torch_api.patching import Function, call_instead, replace_attribute
 
@@ -57,6 +61,70 @@ def _bucket(optimizer: DDPOptimizer, index: int, whole: GraphModule) -> Bucket:
     found = optimizer.buckets[index]
     parameters = tuple(dict.fromkeys(found.params))
     return Bucket(f"submod_{index}", index, len(optimizer.buckets), found.size, parameters, whole)
+
+
+_MIB = 2**20
+CAPS = (1, 5, 10, 25, 50, 100)
+"""Values of bucket_cap_mb to compare. DDPOptimizer takes none below 1."""
+
+
+class _FoundError(Exception):
+    """Ends DDPOptimizer when it has chosen its buckets. `args` are their sizes in bytes, in the forward's order."""
+
+
+class _Planner(DDPOptimizer):
+    """A DDPOptimizer that chooses buckets, and compiles nothing."""
+
+    @property
+    def buckets(self) -> Any:
+        raise AttributeError
+
+    @buckets.setter
+    def buckets(self, found: Sequence[Any]) -> None:
+        raise _FoundError(*(bucket.size for bucket in found))
+
+
+def bucket_plans(graph: GraphModule, ddp: Any) -> list[BucketPlan]:
+    """The buckets of a DistributedDataParallel model, whose graph this is, at its own bucket_cap_mb and at others."""
+    own = ddp.bucket_bytes_cap / _MIB
+    return [
+        BucketPlan(cap, _graph_sizes(graph, int(cap * _MIB)), _reduction_sizes(ddp, int(cap * _MIB), cap == own),
+                   is_used=cap == own)
+        for cap in sorted({own, *CAPS})
+    ]  # fmt: skip
+
+
+def _graph_sizes(graph: GraphModule, cap: int) -> tuple[int, ...]:
+    """Bytes of the parameters in each graph that DDPOptimizer makes; () if it is off, or refuses the cap."""
+    if get_optimize_ddp_mode() != "ddp_optimizer" or cap < dist._DEFAULT_FIRST_BUCKET_BYTES:  # type: ignore[attr-defined]
+        return ()
+    try:
+        _Planner(cap, lambda *_: None).compile_fn(graph, [])  # type: ignore[arg-type]
+    except _FoundError as found:
+        return found.args
+    return ()
+
+
+def _reduction_sizes(ddp: Any, cap: int, is_own: bool) -> tuple[int, ...]:
+    """Bytes of each all_reduce, by the rule of DDP's reducer, if gradients are ready in reverse order of parameters.
+
+    The first all_reduce has a smaller cap, unless the user sets bucket_cap_mb.
+    """
+    parameters = [each for each in reversed(list(ddp.module.parameters())) if each.requires_grad]
+    is_default = is_own and getattr(ddp, "bucket_bytes_cap_default", cap == 25 * _MIB)
+    limits = [min(cap, dist._DEFAULT_FIRST_BUCKET_BYTES), cap] if is_default else [cap]  # type: ignore[attr-defined]
+    found = dist._compute_bucket_assignment_by_size(parameters, limits, [False] * len(parameters))[0]  # type: ignore[attr-defined]
+    return tuple(sum(parameters[index].nbytes for index in bucket) for bucket in found)
+
+
+def parameter_paths(names: Sequence[str], module: Module) -> tuple[str, ...]:
+    """Paths of parameters in a module, by TorchDynamo's names; a name without a path stays as it is."""
+    paths = {}
+    for path, _ in module.named_parameters():
+        *modules, own = path.split(".")
+        paths["".join(f"modules_{part}_" for part in modules) + f"parameters_{own}_"] = path
+    by_length = sorted(paths, key=len, reverse=True)
+    return tuple(next((paths[end] for end in by_length if name.endswith(end)), name) for name in names)
 
 
 def run_or_propagate(run: Function, propagate: Function) -> Function:

@@ -1,0 +1,258 @@
+"""The collectives that hooks of FSDP and DDP call outside of graphs, as facts of a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from compiler.capture.breaks import span_of
+from compiler.capture.sources import SourceBook, is_installed
+from compiler.record import BucketPlan, Collective, Span, Unit
+from compiler.record.builder import Builder
+from compiler.torch_api.collectives import is_initialized
+from compiler.torch_api.ddp_buckets import Bucket, bucket_plans, parameter_paths
+from compiler.torch_api.patching import Function
+
+if TYPE_CHECKING:  # these import torch's FSDP, which takes long, and is not in all builds
+    from compiler.torch_api.fsdp_units import FsdpUnit
+    from compiler.torch_api.hook_collectives import HookCall, HookWatch
+
+DDP: Final = "DistributedDataParallel"
+MOST_CALLS = 20_000
+"""Maximum number of collectives that are kept of one step."""
+_MOST_LINES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRun:
+    """A captured graph starts to run, inside of the call of a module that FSDP wraps (an object's id, 0 if none)."""
+
+    graph: str
+    module: int
+
+
+@dataclass
+class HookLog:
+    """Collects calls of collectives, and the runs of graphs between them, for each call of the explored function."""
+
+    builder: Builder
+    call_number: Callable[[], int]
+    """The number of the current call of the explored function, 0 if the user's own code calls compiled functions."""
+    steps: dict[int, list[HookCall | GraphRun]] = field(default_factory=dict)
+    units: dict[str, Unit] = field(default_factory=dict)
+    plans: list[BucketPlan] = field(default_factory=list)
+    _watch: HookWatch | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _is_open: Callable[[], bool] = lambda: False
+
+    def prepare(self, stack: ExitStack, is_observing: Callable[[], bool]) -> None:
+        """Collect until the end of `stack`, while `is_observing()`."""
+        self._stack, self._is_open = stack, is_observing
+
+    def begin(self) -> None:
+        """Start to collect, if there is a process group by now."""
+        if self._watch is None and is_initialized():
+            from compiler.torch_api.hook_collectives import watch_collectives
+
+            self._watch = self._stack.enter_context(watch_collectives(self._add))
+
+    def stop(self) -> None:
+        """Collect no more: what follows are repeated calls for measurements."""
+        self._is_open = lambda: False
+
+    def _add(self, event: HookCall | GraphRun) -> None:
+        step = self.steps.setdefault(self.call_number(), [])
+        has_started = self.call_number() or self.builder.frames
+        if self._is_open() and has_started and len(step) < MOST_CALLS:
+            step.append(event)
+
+    def note_runs(self, graph: str, call: Function) -> Function:
+        """A function that notes when the graph runs, and calls `call`."""
+        if self._watch is None:
+            return call
+
+        from compiler.torch_api.hook_collectives import current_unit_module
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._add(GraphRun(graph, current_unit_module()))
+            return call(*args, **kwargs)
+
+        return run
+
+    def add_graph(self, graph: str, module: Any, bucket: Bucket | None) -> None:
+        """Note the bucket that a graph of DistributedDataParallel belongs to, and let its reducer be observed."""
+        ddp = self._watch.watch_active_ddp() if self._watch is not None else None
+        if ddp is None:
+            return
+        if bucket is None or bucket.index == 0:
+            plans = bucket_plans(bucket.whole if bucket else module, ddp)
+            self.plans.extend(replace(plan, graph=graph.partition(" ")[0]) for plan in plans)
+        if bucket is not None:
+            name = f"bucket {bucket.index + 1} of {bucket.count}"
+            paths = parameter_paths(bucket.parameters, ddp.module)
+            self.units[graph] = Unit(f"unit[{graph}]", DDP, name, paths, bucket.bytes, bucket.bytes, graphs=(graph,))
+
+    def finish(self, book: SourceBook) -> None:
+        """Add the collectives of the fullest step to the record, in order, and the units that they belong to."""
+        builder = self.builder
+        events = max(self.steps.values(), key=_count_calls, default=[])
+        found = list(_placed(events, _graphs_of_units(events)))
+        hooks = list(_collectives(found, book))
+        builder.groups |= {each.call.group.name: each.call.group for each in found}
+        builder.collectives[:] = merge(builder.collectives, found, hooks)
+        builder.units.extend(self.units.values())
+        builder.units.extend(_fsdp_units(found, hooks))
+        builder.bucket_plans.extend(self.plans)
+
+
+def _count_calls(events: Iterable[HookCall | GraphRun]) -> int:
+    return sum(not isinstance(event, GraphRun) for event in events)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCall:
+    """A collective of a hook and the graph next to it: the one that runs after it, or that ran before it."""
+
+    call: HookCall
+    graph: str
+    runs_before: tuple[str, ...]
+    """Graphs that ran since the last collective of a hook."""
+
+
+def _graphs_of_units(events: Iterable[HookCall | GraphRun]) -> dict[FsdpUnit, tuple[str, ...]]:
+    """The graphs that run in the call of each unit's modules, and not in that of a unit inside of it."""
+    calls = (event for event in events if not isinstance(event, GraphRun))
+    units = {module: call.unit for call in calls if call.unit for module in call.unit.modules}
+    found: dict[FsdpUnit, dict[str, None]] = {}
+    for event in events:
+        if isinstance(event, GraphRun) and (unit := units.get(event.module)):
+            found.setdefault(unit, {})[event.graph] = None
+    return {unit: tuple(graphs) for unit, graphs in found.items()}
+
+
+def _placed(events: Sequence[HookCall | GraphRun], graphs: dict[FsdpUnit, tuple[str, ...]]) -> Iterator[PlacedCall]:
+    runs: list[str] = []
+    for index, event in enumerate(events):
+        if isinstance(event, GraphRun):
+            runs.append(event.graph)
+            continue
+        own = graphs.get(event.unit, ()) if event.unit else ()
+        later = (each.graph for each in events[index:] if isinstance(each, GraphRun))
+        graph = (own[-1] if own else "") if event.in_backward else own[0] if own else next(later, "")
+        yield PlacedCall(event, graph, tuple(runs))
+        runs.clear()
+
+
+def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Collective]:
+    counts: Counter[str] = Counter()
+    buckets = 0
+    for placed in found:
+        call = placed.call
+        buckets += call.is_of_ddp
+        name = _name(call, buckets)
+        counts[name] += 1
+        yield Collective(
+            id=f"collective[{name}]" if counts[name] == 1 else f"collective[{name} {counts[name]}]",
+            kind=call.kind,
+            graph=placed.graph,
+            half="backward" if call.in_backward else "forward",
+            operator=call.operator,
+            group=call.group.name,
+            group_size=len(call.group.ranks),
+            reduction=call.reduction,
+            dtype=call.dtype,
+            tensors=call.tensors,
+            input_bytes=call.input_bytes,
+            output_bytes=call.output_bytes,
+            lines=_lines(call, book),
+            cause=_cause(call, buckets),
+            origin="hook",
+        )
+
+
+def _name(call: HookCall, bucket: int) -> str:
+    half = "backward" if call.in_backward else "forward"
+    if call.is_of_ddp:
+        return f"DDP bucket {bucket} {call.kind}"
+    return f"FSDP {call.unit.name or 'root'} {half} {call.kind}" if call.unit else f"hook {half} {call.kind}"
+
+
+def _cause(call: HookCall, bucket: int) -> str:
+    """Why a hook calls the collective, as a sentence without a full stop."""
+    if call.is_of_ddp:
+        return f"DistributedDataParallel reduces the gradients of its bucket {bucket}, the moment they are ready"
+    if call.unit is None:
+        return "called outside of graphs"
+    name = call.unit.name or "the root module"
+    if call.kind == "all_gather":
+        again = "again " if call.in_backward else ""
+        half = "backward" if call.in_backward else "forward"
+        ahead = ", ahead of its turn (prefetch)" if call.is_prefetch else ""
+        return f"{call.unit.wrapper} gathers the parameters of {name} {again}for its {half}{ahead}"
+    if call.kind == "all_reduce":
+        return f"{call.unit.wrapper} reduces the gradients of {name} over the replicas"
+    if call.kind == "reduce_scatter":
+        return f"{call.unit.wrapper} reduces the gradients of {name} and keeps this rank's shard"
+    return f"{call.unit.wrapper} calls it for {name}"
+
+
+def _lines(call: HookCall, book: SourceBook) -> tuple[Span, ...]:
+    own = [place for place in call.places if not is_installed(place.file)]
+    return tuple(span_of(place, book) for place in own[:_MOST_LINES])
+
+
+def _fsdp_units(found: Sequence[PlacedCall], hooks: Sequence[Collective]) -> Iterator[Unit]:
+    units: dict[FsdpUnit, list[tuple[PlacedCall, Collective]]] = {}
+    for placed, collective in zip(found, hooks, strict=True):
+        if placed.call.unit is not None:
+            units.setdefault(placed.call.unit, []).append((placed, collective))
+    for unit, calls in units.items():
+        gathers = [placed for placed, _ in calls if placed.call.kind == "all_gather"]
+        in_backward = [placed for placed in gathers if placed.call.in_backward]
+        yield Unit(
+            id=f"unit[{unit.name or 'root'}]",
+            wrapper=unit.wrapper,
+            name=unit.name,
+            parameters=unit.parameters,
+            bytes=unit.bytes,
+            shard_bytes=unit.shard_bytes,
+            dtype=unit.dtype,
+            gathered_as=unit.gathered_as,
+            reduced_as=unit.reduced_as,
+            policy=unit.policy,
+            shards=unit.shards,
+            replicas=unit.replicas,
+            graphs=tuple(dict.fromkeys(placed.graph for placed, _ in calls if placed.graph)),
+            collectives=tuple(collective.id for _, collective in calls),
+            gathers_again=bool(in_backward),
+            prefetched=any(placed.call.is_prefetch for placed in gathers),
+        )
+
+
+def merge(graphs: Sequence[Collective], found: Sequence[PlacedCall], hooks: Sequence[Collective]) -> list[Collective]:
+    """The collectives of graphs and hooks in order of execution, numbered. `graphs` are in that order among themselves.
+
+    In a forward, a graph's collectives are where the graph ran. In a backward, they come before its unit's gradients
+    are reduced.
+    """
+    left = list(graphs)
+    merged: list[Collective] = []
+
+    def take(graph: str, is_backward: bool) -> None:
+        mine = [each for each in left if each.graph == graph and (each.half == "backward") == is_backward]
+        merged.extend(mine)
+        left[:] = [each for each in left if each not in mine]
+
+    for placed, hook in zip(found, hooks, strict=True):
+        for graph in placed.runs_before:
+            take(graph, is_backward=False)
+        if hook.half == "backward":
+            for graph in {each.graph: None for each in left if each.half != "backward"}:
+                take(graph, is_backward=False)
+            if hook.kind != "all_gather":
+                take(hook.graph, is_backward=True)
+        merged.append(hook)
+    return [replace(each, order=order) for order, each in enumerate([*merged, *left])]

@@ -1,0 +1,138 @@
+"""Read the units of FSDP: the parameters that one collective gathers, and what FSDP does with them.
+
+`fully_shard` has an `FSDPParamGroup` for each unit, `FullyShardedDataParallel` a `FlatParamHandle`. Their methods are
+on the stack when they call a collective, so units are read from frames of torch's own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp._flat_param import FlatParamHandle, HandleShardingStrategy
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+from compiler.torch_api.fx import dtype_name
+
+_FOLDER = f"{torch.__path__[0]}/distributed/fsdp/"
+_FLAT_PARAMETER = "_flat_param"
+_KEPT = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
+Wrapper = Literal["fully_shard", "FullyShardedDataParallel"]
+
+
+@dataclass(frozen=True, slots=True)
+class FsdpUnit:
+    """Parameters that FSDP gathers together. `bytes` is their size, `shard_bytes` that of this rank's shard, padded.
+
+    `name` is the module's path from the root, "" for the root. `gathered_as` and `reduced_as` are dtypes. `policy` is
+    what happens after the forward: "freed", "kept", or "resharded to N ranks". `modules` are ids of objects.
+    """
+
+    wrapper: Wrapper
+    name: str
+    parameters: tuple[str, ...]
+    bytes: int
+    shard_bytes: int
+    dtype: str
+    gathered_as: str
+    reduced_as: str
+    policy: str
+    shards: int
+    replicas: int
+    modules: tuple[int, ...]
+
+
+def is_of_fsdp(frame: FrameType) -> bool:
+    """Whether a frame runs code of FSDP. Only of such frames may locals be read: Python keeps what was read alive."""
+    return frame.f_code.co_filename.startswith(_FOLDER)
+
+
+def unit_of_frame(frame: FrameType) -> FsdpUnit | None:
+    """The unit that a frame of FSDP works on; None if it works on none."""
+    values = frame.f_locals
+    if isinstance(group := values.get("self"), FSDPParamGroup):
+        return _unit_of_group(group)
+    handle = values.get("handle", values.get("self"))
+    if isinstance(handle, FlatParamHandle):
+        return _unit_of_handle(handle, values.get("state"))
+    return None
+
+
+def wrapped_module(frame: FrameType) -> Any:
+    """The module that FSDP wraps and whose call this frame of torch.nn is; None for other frames."""
+    code = frame.f_code
+    if code.co_name not in ("_call_impl", "forward") or not code.co_filename.startswith(torch.__path__[0]):
+        return None
+    module = frame.f_locals.get("self")
+    return module if isinstance(module, FSDPModule | FullyShardedDataParallel) else None
+
+
+def _unit_of_group(group: FSDPParamGroup) -> FsdpUnit:
+    parameters = group.fsdp_params
+    mesh = group.mesh_info
+    policy = getattr(group, "mp_policy", None)
+    stored = _dtypes(each.orig_dtype for each in parameters)
+    gathered, reduced = getattr(policy, "param_dtype", None), getattr(policy, "reduce_dtype", None)
+    return FsdpUnit(
+        wrapper="fully_shard",
+        name=group._module_fqn or "",
+        parameters=tuple(each._param_fqn or each._module_info.param_name for each in parameters),
+        bytes=sum(each._orig_size.numel() * each.orig_dtype.itemsize for each in parameters),
+        shard_bytes=sum(each._sharded_param_data.numel() * each.orig_dtype.itemsize for each in parameters),
+        dtype=stored,
+        gathered_as=dtype_name(gathered) if gathered else stored,
+        reduced_as=dtype_name(reduced or gathered) if reduced or gathered else stored,
+        policy=_policy_of_group(group),
+        shards=getattr(mesh, "shard_mesh_size", 1),
+        replicas=getattr(mesh, "replicate_mesh_size", 1),
+        modules=tuple(map(id, group.modules)),
+    )
+
+
+def _policy_of_group(group: Any) -> str:
+    after = group.post_forward_mesh_info
+    if after is None:
+        return "kept"
+    return "freed" if after == group.mesh_info else f"resharded to {after.shard_mesh_size} ranks"
+
+
+def _unit_of_handle(handle: Any, state: Any) -> FsdpUnit:
+    flat, strategy = handle.flat_param, handle._sharding_strategy
+    order = getattr(state, "_exec_order_data", None)
+    names = tuple(getattr(order, "param_to_fqn", {}).get(flat) or flat._fqns)
+    replicas = getattr(state, "_inter_node_pg", None)
+    is_sharded = strategy != HandleShardingStrategy.NO_SHARD
+    gathered = handle._fwd_bwd_param_dtype or handle._orig_param_dtype
+    return FsdpUnit(
+        wrapper="FullyShardedDataParallel",
+        name=_common_module(names),
+        parameters=names,
+        bytes=flat._unpadded_unsharded_size.numel() * handle._orig_param_dtype.itemsize,
+        shard_bytes=flat._sharded_size.numel() * handle._orig_param_dtype.itemsize,
+        dtype=dtype_name(handle._orig_param_dtype),
+        gathered_as=dtype_name(gathered),
+        reduced_as=dtype_name(handle._reduce_dtype or gathered),
+        policy="freed" if is_sharded and strategy.name not in _KEPT else "kept",
+        shards=handle.world_size if is_sharded else 1,
+        replicas=1 if replicas is None or not is_sharded else replicas.size(),
+        modules=(id(handle._fully_sharded_module),),
+    )
+
+
+def _dtypes(found: Iterator[torch.dtype]) -> str:
+    return ", ".join(dict.fromkeys(map(dtype_name, found)))
+
+
+def _common_module(names: Sequence[str]) -> str:
+    """The path of the innermost module that has all these parameters."""
+    paths = [name.split(".")[:-1] for name in names]
+    shared = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join(shared)

@@ -1,0 +1,216 @@
+"""Observe collectives that Python code calls outside of graphs: the hooks of FSDP and DDP, and the user's own calls.
+
+Methods of `ProcessGroup` are replaced, because torch skips compiling under a TorchDispatchMode. The collectives of a
+graph don't come through here: their operators call the process group in C++.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, ReduceOp, _create_work_from_future  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from compiler.record import CollectiveKind, Group
+from compiler.torch_api import fx
+from compiler.torch_api.collectives import group_facts
+from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, unit_of_frame, wrapped_module
+from compiler.torch_api.patching import Function, call_instead, replace_attribute
+from compiler.torch_api.traced_lines import Place
+
+_BOTH, _OUTPUT_FIRST, _SENT, _RECEIVED, _NONE = "both", "output first", "sent", "received", "none"
+METHODS: dict[str, tuple[CollectiveKind, str]] = {
+    "allreduce": ("all_reduce", _BOTH),
+    "allreduce_coalesced": ("all_reduce", _BOTH),
+    "allgather": ("all_gather", _OUTPUT_FIRST),
+    "_allgather_base": ("all_gather", _OUTPUT_FIRST),
+    "all_gather_single": ("all_gather", _OUTPUT_FIRST),
+    "allgather_coalesced": ("all_gather", _OUTPUT_FIRST),
+    "all_gather_single_coalesced": ("all_gather", _OUTPUT_FIRST),
+    "allgather_into_tensor_coalesced": ("all_gather", _OUTPUT_FIRST),
+    "reduce_scatter": ("reduce_scatter", _OUTPUT_FIRST),
+    "_reduce_scatter_base": ("reduce_scatter", _OUTPUT_FIRST),
+    "reduce_scatter_single": ("reduce_scatter", _OUTPUT_FIRST),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", _OUTPUT_FIRST),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", _OUTPUT_FIRST),
+    "alltoall": ("all_to_all", _OUTPUT_FIRST),
+    "alltoall_base": ("all_to_all", _OUTPUT_FIRST),
+    "all_to_all_single": ("all_to_all", _OUTPUT_FIRST),
+    "broadcast": ("broadcast", _BOTH),
+    "reduce": ("reduce", _BOTH),
+    "gather": ("gather", _OUTPUT_FIRST),
+    "scatter": ("scatter", _OUTPUT_FIRST),
+    "send": ("send", _SENT),
+    "recv": ("recv", _RECEIVED),
+    "recv_anysource": ("recv", _RECEIVED),
+    "barrier": ("barrier", _NONE),
+}
+"""Methods of ProcessGroup, and which of their arguments are tensors. Versions of torch have some under two names."""
+_REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "PREMUL_SUM")
+_MOST_FRAMES = 200
+_TORCH = f"{torch.__path__[0]}/"
+_TOP = Path(__file__).parents[2]
+_NOT_USERS = (_TORCH, f"{_TOP}/compiler/", f"{_TOP}/explorer/", "<")
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A collective that Python code calls outside of graphs. Bytes are as in `record.Collective`.
+
+    `unit` is set if FSDP calls it. `is_prefetch` is whether FSDP gathers the unit ahead of its turn. `places` are the
+    callers outside of torch, innermost first.
+    """
+
+    kind: CollectiveKind
+    operator: str
+    group: Group
+    reduction: str
+    dtype: str
+    tensors: int
+    input_bytes: int
+    output_bytes: int
+    in_backward: bool
+    unit: FsdpUnit | None
+    is_prefetch: bool
+    is_of_ddp: bool
+    places: tuple[Place, ...]
+
+
+@contextmanager
+def watch_collectives(observe: Callable[[HookCall], None]) -> Iterator[HookWatch]:
+    """Report each collective that Python code calls in the block."""
+    watch = HookWatch(observe)
+    with watch.stack:
+        for name in filter(ProcessGroup.__dict__.__contains__, METHODS):
+            watch.stack.enter_context(replace_attribute(ProcessGroup, name, call_instead(watch.observe_method(name))))
+        yield watch
+
+
+class HookWatch:
+    """The replaced methods during one `watch_collectives`."""
+
+    def __init__(self, observe: Callable[[HookCall], None]) -> None:
+        self.observe = observe
+        self.stack = ExitStack()
+        self._reducers: set[int] = set()
+
+    def observe_method(self, name: str) -> Function:
+        """The hook for one method of ProcessGroup."""
+
+        def call_and_report(call: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
+            work = call(group, *args, **kwargs)
+            found = _hook_call(name, group, (*args, *kwargs.values()), sys._getframe(2))
+            self.observe(found)
+            return finished_work(args[0]) if found.kind == "all_reduce" and _is_fake(group) else work
+
+        return call_and_report
+
+    def watch_active_ddp(self) -> Any:
+        """Return the DDP module whose forward runs now, if any; let it reduce gradients through Python.
+
+        Only if its process group is fake: the reducer calls the group in C++, and fails on the empty result of a fake
+        one. The reducer has its own process group again after the block.
+        """
+        module: Any = DistributedDataParallel._get_active_ddp_module()
+        if module is not None and _is_fake(module.process_group) and id(module.reducer) not in self._reducers:
+            self._reducers.add(id(module.reducer))
+            module.reducer._update_process_group(_Reducing(module.process_group))
+            self.stack.callback(module.reducer._update_process_group, module.process_group)
+        return module
+
+
+class _Reducing(ProcessGroup):
+    """A process group for DDP's reducer, whose all_reduce is the one of another group, called in Python."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group.rank(), group.size())
+        self._group = group
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
+        return self._group.allreduce(tensors, options) if options is not None else self._group.allreduce(tensors)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "fake"
+
+
+def finished_work(tensors: Any) -> Any:
+    """A Work that is done, with these tensors as its result; that of a fake group has none."""
+    future: Any = torch.futures.Future()
+    future.set_result(tensors)
+    return _create_work_from_future(future)
+
+
+def _is_fake(group: Any) -> bool:
+    return isinstance(group, ProcessGroup) and group.name() == "fake"
+
+
+def current_unit_module() -> int:
+    """The id of the innermost module on the stack that FSDP wraps; 0 if there is none."""
+    for frame in _frames(sys._getframe(1)):
+        if (module := wrapped_module(frame)) is not None:
+            return id(module)
+    return 0
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | None) -> HookCall:
+    kind, order = METHODS[name]
+    first, second = (_tensors(value) for value in (*values[:2], None, None)[:2])
+    inputs = [] if order in (_RECEIVED, _NONE) else second if order == _OUTPUT_FIRST else first
+    outputs = [] if order in (_SENT, _NONE) else first
+    frames = list(_frames(frame))
+    of_fsdp = [each for each in frames if is_of_fsdp(each)]
+    given = inputs or outputs
+    return HookCall(
+        kind=kind,
+        operator=name,
+        group=group_facts(group),
+        reduction=_reduction(values) if "reduce" in kind else "",
+        dtype=", ".join(dict.fromkeys(fx.dtype_name(each.dtype) for each in given)),
+        tensors=len(given),
+        input_bytes=_bytes(inputs),
+        output_bytes=_bytes(outputs),
+        in_backward=torch._C._current_graph_task_id() != -1,
+        unit=next(filter(None, map(unit_of_frame, of_fsdp)), None),
+        is_prefetch=any("prefetch" in each.f_code.co_name for each in of_fsdp),
+        is_of_ddp=any(each.f_code is _Reducing.allreduce.__code__ for each in frames),
+        places=tuple(_place(each) for each in frames if not each.f_code.co_filename.startswith(_NOT_USERS)),
+    )
+
+
+def _place(frame: FrameType) -> Place:
+    return Place(frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for each in value for tensor in _tensors(each)] if isinstance(value, list | tuple) else []
+
+
+def _bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(fx.tensor_bytes(tensor) for tensor in tensors)
+
+
+def _reduction(values: Sequence[Any]) -> str:
+    """Name of the reduction among a call's arguments, or in its options: "sum", "avg"."""
+    found = next((getattr(value, "reduceOp", value) for value in reversed(values) if _has_reduction(value)), None)
+    return next((name.lower() for name in _REDUCTIONS if found is not None and found == getattr(ReduceOp, name)), "sum")
+
+
+def _has_reduction(value: Any) -> bool:
+    return hasattr(value, "reduceOp") or isinstance(value, ReduceOp | ReduceOp.RedOpType)
