@@ -37,7 +37,6 @@ from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
-from compiler.torch_api.ddp_buckets import note_fake_reduction
 from compiler.torch_api.eager import holds_dtensor
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
@@ -145,16 +144,14 @@ class Exploration:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self._launches:
-            self._finish(kind, error)
+            self._finish(kind)
 
-    def _finish(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+    def _finish(self, kind: type[BaseException] | None) -> None:
         self._recorder.hooks.stop()
         with self._stack, _grad_mode(self.options.grad):
             if kind is None:
                 self._mark_first_call_breaks()
                 self._measure()
-        if error is not None:
-            note_fake_reduction(error)
         if not self.has_graphs and all(problem.stage != "captured" for problem in self._builder.problems):
             self._builder.problem(_no_graph_problem(self._recorder))
         try:

@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 
 from compiler.autograd.stage import AutogradStage
 from compiler.calls.kept_graphs import KeptFrame
-from compiler.capture.breaks import BreakLog
+from compiler.capture.breaks import BreakLog, is_by_design
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
 from compiler.capture.error_words import first_lines, hint_of
@@ -148,7 +148,9 @@ class Recorder:
             mark_limit_reached(self.builder, frame, dynamo.recompile_limit_words(error))
         elif isinstance(error, Exception):
             self.builder.frames[frame.id] = replace(frame, outcome="failed", reason=first_lines(error))
-            self.builder.problem(self._capture_problem(frame, error))
+            last = next((found for found in reversed(self.builder.breaks) if found.frame == frame.id), None)
+            if last is None or not is_by_design(last) or self.builder.options.fullgraph:
+                self.builder.problem(self._capture_problem(frame, error))
 
     def _capture_problem(self, frame: Frame, error: Exception) -> Problem:
         """The Problem for a frame that failed to compile; describes the graph break if that is the cause."""

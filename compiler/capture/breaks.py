@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from compiler.capture.function_names import function_name
-from compiler.capture.sources import SourceBook, is_installed
+from compiler.capture.sources import SourceBook, is_installed, is_standard
 from compiler.capture.suggestions import Advice, Case, advise, case_of, kind_in_rules, narrow_to_header, quoted_code
 from compiler.record import GraphBreak, Span, Suggestion
 from compiler.record.builder import Builder
@@ -24,9 +24,29 @@ from compiler.torch_api.dynamo import BreakFacts, break_registry
 from compiler.torch_api.traced_lines import Place
 
 _TORCH = f"{Path(torch.__file__).parent}/"
+_WRAPPERS: tuple[tuple[re.Pattern[str], str, str], ...] = (
+    (
+        re.compile(r"skipping FSDP hooks|FSDPState|/_fully_shard/"),
+        "{code} runs hooks of FSDP, which gather and reduce parameters, and stay out of graphs by design.",
+        "Nothing has to change: with fully_shard, one graph for each wrapped module is what to expect. For no break at "
+        "all, compile each block, and not the whole model, before it is wrapped: block = torch.compile(block, "
+        "fullgraph=True), then fully_shard(block).",
+    ),
+    (
+        re.compile(r"/distributed/fsdp/"),
+        "{code} is part of FullyShardedDataParallel, whose hooks stay out of graphs by design.",
+        "Nothing has to change: with FullyShardedDataParallel, one graph for each wrapped module is what to expect.",
+    ),
+    (
+        re.compile(r"/nn/parallel/distributed\.py"),
+        "{code} is part of DistributedDataParallel, whose logging and reducer stay out of graphs by design.",
+        "Nothing has to change: the module inside is compiled, in a graph for each bucket. For no break at all, "
+        "compile the module and wrap it then: DistributedDataParallel(torch.compile(model)).",
+    ),
+)
+"""Wrappers of torch that break graphs on purpose: what torch's message or the innermost file has, and what to say."""
 _PARTS = {
-    "/distributed/": "torch.distributed keeps its hooks and collectives out of graphs: with fully_shard, one graph for "
-    "each wrapped module is what to expect. ",
+    "/distributed/": "torch.distributed keeps its hooks and collectives out of graphs. ",
     "/optim/": "Optimizers keep their updates out of the graphs around them. ",
 }
 """Notes on parts of torch that break graphs on purpose, by folder."""
@@ -93,6 +113,8 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
         return _case(facts, place, book, len(places) - 1 - index, index > 0 or not outermost)
 
     own = next((place for place in reversed(places) if not is_installed(place.file)), None)
+    if (known := _advice_on_wrapper(facts, places, book)) is not None:
+        return known
     if own is places[-1]:
         return advise(case(own))
     if own and (known := advise(case(own), of_calls=True)).what:
@@ -107,6 +129,23 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
     if own is None or not found.what:
         return found
     return replace(found, what=f"{quoted_code(span_of(own, book).code)} leads to this: {found.what}")
+
+
+def is_by_design(found: GraphBreak) -> bool:
+    """Whether FSDP or DDP makes a break on purpose, so that nothing has to change."""
+    texts = {text for _, _, text in _WRAPPERS}
+    return any(item.text in texts for item in found.suggestions)
+
+
+def _advice_on_wrapper(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Advice | None:
+    """Advice for a break that FSDP or DDP makes on purpose; None for others."""
+    own = next((place for place in reversed(places) if not is_installed(place.file)), places[-1])
+    innermost = next((place.file for place in reversed(places) if not is_standard(place.file)), "")
+    for pattern, what, text in _WRAPPERS:
+        if pattern.search(facts.message) or pattern.search(innermost):
+            code = quoted_code(span_of(own, book).code)
+            return Advice(what.replace("{code}", code), (Suggestion(text),))
+    return None
 
 
 def _case(facts: BreakFacts, place: Place, book: SourceBook, depth: int, inlined: bool) -> Case:

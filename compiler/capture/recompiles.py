@@ -84,7 +84,7 @@ def recompile(
     if first.cause == "requires_grad" and first.entry in same_call:
         text = advice.IN_ONE_CALL
     others = advice.other_conditions(first, nearest)
-    if known.file.startswith("torch/distributed/"):
+    if known.file.startswith(("torch/distributed/", "torch/nn/parallel/")):
         text, settings, others = advice.OF_TORCH, (), ""
     return replace(
         known,

@@ -51,6 +51,7 @@ class HookLog:
     def prepare(self, stack: ExitStack, is_observing: Callable[[], bool]) -> None:
         """Collect until the end of `stack`, while `is_observing()`."""
         self._stack, self._is_open = stack, is_observing
+        self.begin()
 
     def begin(self) -> None:
         """Start to collect, if there is a process group by now."""
@@ -65,7 +66,7 @@ class HookLog:
 
     def _add(self, event: HookCall | GraphRun) -> None:
         step = self.steps.setdefault(self.call_number(), [])
-        has_started = self.call_number() or self.builder.frames
+        has_started = self.call_number() or self.builder.frames or getattr(event, "unit", None)
         if self._is_open() and has_started and len(step) < MOST_CALLS:
             step.append(event)
 
@@ -151,7 +152,7 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
     buckets = 0
     for placed in found:
         call = placed.call
-        buckets += call.is_of_ddp
+        buckets += call.is_of_ddp and call.kind == "all_reduce"
         name = _name(call, buckets)
         counts[name] += 1
         yield Collective(
@@ -176,14 +177,16 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
 def _name(call: HookCall, bucket: int) -> str:
     half = "backward" if call.in_backward else "forward"
     if call.is_of_ddp:
-        return f"DDP bucket {bucket} {call.kind}"
+        return f"DDP bucket {bucket} {call.kind}" if call.kind == "all_reduce" else f"DDP {call.kind}"
     return f"FSDP {call.unit.name or 'root'} {half} {call.kind}" if call.unit else f"hook {half} {call.kind}"
 
 
 def _cause(call: HookCall, bucket: int) -> str:
     """Why a hook calls the collective, as a sentence without a full stop."""
-    if call.is_of_ddp:
+    if call.is_of_ddp and call.kind == "all_reduce":
         return f"DistributedDataParallel reduces the gradients of its bucket {bucket}, the moment they are ready"
+    if call.is_of_ddp:
+        return "DistributedDataParallel agrees with the other ranks on its buckets"
     if call.unit is None:
         return "called outside of graphs"
     name = call.unit.name or "the root module"
@@ -209,11 +212,14 @@ def _fsdp_units(found: Sequence[PlacedCall], hooks: Sequence[Collective]) -> Ite
     for placed, collective in zip(found, hooks, strict=True):
         if placed.call.unit is not None:
             units.setdefault(placed.call.unit, []).append((placed, collective))
+    names: Counter[str] = Counter()
     for unit, calls in units.items():
+        names[unit.name] += 1
+        number = f" {names[unit.name]}" if names[unit.name] > 1 else ""
         gathers = [placed for placed, _ in calls if placed.call.kind == "all_gather"]
         in_backward = [placed for placed in gathers if placed.call.in_backward]
         yield Unit(
-            id=f"unit[{unit.name or 'root'}]",
+            id=f"unit[{unit.name or 'root'}{number}]",
             wrapper=unit.wrapper,
             name=unit.name,
             parameters=unit.parameters,

@@ -121,8 +121,8 @@ def parameter_paths(names: Sequence[str], module: Module) -> tuple[str, ...]:
     """Paths of parameters in a module, by TorchDynamo's names; a name without a path stays as it is."""
     paths = {}
     for path, _ in module.named_parameters():
-        *modules, own = path.split(".")
-        paths["".join(f"modules_{part}_" for part in modules) + f"parameters_{own}_"] = path
+        *modules, own = (part for part in path.split(".") if part != "_orig_mod")
+        paths["".join(f"modules_{part}_" for part in modules) + f"parameters_{own}_"] = ".".join([*modules, own])
     by_length = sorted(paths, key=len, reverse=True)
     return tuple(next((paths[end] for end in by_length if name.endswith(end)), name) for name in names)
 
@@ -145,17 +145,3 @@ def bucket_cap_refusal(error: AssertionError) -> str:
         "torch.compile raises an error for this model: DistributedDataParallel has a bucket_cap_mb below 1 MiB, "
         "the size of DDPOptimizer's first bucket; the model ran as plain Python"
     )
-
-
-def note_fake_reduction(error: BaseException) -> None:
-    """Add a note with the workaround to the error of a DDP backward in a fake process group."""
-    if "expected the hook result is either a Tensor or a TensorList" in str(error):
-        error.add_note(
-            'A process group with backend="fake" returns no reduced gradients, so DistributedDataParallel\'s backward '
-            "fails without torch.compile too. Before the first call, register a communication hook:\n"
-            "def keep(state, bucket):\n"
-            "    future = torch.futures.Future()\n"
-            "    future.set_result(bucket.buffer())\n"
-            "    return future\n"
-            "model.register_comm_hook(None, keep)"
-        )

@@ -19,7 +19,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from compiler.torch_api.fx import dtype_name
 
 _FOLDER = f"{torch.__path__[0]}/distributed/fsdp/"
-_FLAT_PARAMETER = "_flat_param"
+_OWNERS = ("FSDPParamGroup", "FlatParamHandle")
 _KEPT = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 Wrapper = Literal["fully_shard", "FullyShardedDataParallel"]
 
@@ -51,15 +51,21 @@ def is_of_fsdp(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_FOLDER)
 
 
-def unit_of_frame(frame: FrameType) -> FsdpUnit | None:
-    """The unit that a frame of FSDP works on; None if it works on none."""
-    values = frame.f_locals
-    if isinstance(group := values.get("self"), FSDPParamGroup):
+def unit_of_frames(frames: Sequence[FrameType]) -> FsdpUnit | None:
+    """The unit that frames of FSDP work on, innermost first; None if they work on none."""
+    found = list(_locals(frames, "self", "handle"))
+    if group := next((each for each in found if isinstance(each, FSDPParamGroup)), None):
         return _unit_of_group(group)
-    handle = values.get("handle", values.get("self"))
-    if isinstance(handle, FlatParamHandle):
-        return _unit_of_handle(handle, values.get("state"))
-    return None
+    handle = next((each for each in found if isinstance(each, FlatParamHandle)), None)
+    return None if handle is None else _unit_of_handle(handle, list(_locals(frames, "state")))
+
+
+def _locals(frames: Sequence[FrameType], *names: str) -> Iterator[Any]:
+    """Arguments with these names of functions that work on one unit."""
+    for frame in frames:
+        owner = frame.f_code.co_qualname.partition(".")[0]
+        if owner in _OWNERS or owner.startswith("_"):
+            yield from (frame.f_locals[name] for name in names if name in frame.f_code.co_varnames[:2])
 
 
 def wrapped_module(frame: FrameType) -> Any:
@@ -68,7 +74,10 @@ def wrapped_module(frame: FrameType) -> Any:
     if code.co_name not in ("_call_impl", "forward") or not code.co_filename.startswith(torch.__path__[0]):
         return None
     module = frame.f_locals.get("self")
-    return module if isinstance(module, FSDPModule | FullyShardedDataParallel) else None
+    if isinstance(module, FullyShardedDataParallel):
+        handle = getattr(module, "_handle", None)
+        return None if handle is None else handle._fully_sharded_module
+    return module if isinstance(module, FSDPModule) else None
 
 
 def _unit_of_group(group: FSDPParamGroup) -> FsdpUnit:
@@ -77,6 +86,7 @@ def _unit_of_group(group: FSDPParamGroup) -> FsdpUnit:
     policy = getattr(group, "mp_policy", None)
     stored = _dtypes(each.orig_dtype for each in parameters)
     gathered, reduced = getattr(policy, "param_dtype", None), getattr(policy, "reduce_dtype", None)
+    reduced = reduced or gathered
     return FsdpUnit(
         wrapper="fully_shard",
         name=group._module_fqn or "",
@@ -85,7 +95,7 @@ def _unit_of_group(group: FSDPParamGroup) -> FsdpUnit:
         shard_bytes=sum(each._sharded_param_data.numel() * each.orig_dtype.itemsize for each in parameters),
         dtype=stored,
         gathered_as=dtype_name(gathered) if gathered else stored,
-        reduced_as=dtype_name(reduced or gathered) if reduced or gathered else stored,
+        reduced_as=dtype_name(reduced) if reduced else stored,
         policy=_policy_of_group(group),
         shards=getattr(mesh, "shard_mesh_size", 1),
         replicas=getattr(mesh, "replicate_mesh_size", 1),
@@ -100,11 +110,13 @@ def _policy_of_group(group: Any) -> str:
     return "freed" if after == group.mesh_info else f"resharded to {after.shard_mesh_size} ranks"
 
 
-def _unit_of_handle(handle: Any, state: Any) -> FsdpUnit:
+def _unit_of_handle(handle: Any, states: Sequence[Any]) -> FsdpUnit:
     flat, strategy = handle.flat_param, handle._sharding_strategy
-    order = getattr(state, "_exec_order_data", None)
-    names = tuple(getattr(order, "param_to_fqn", {}).get(flat) or flat._fqns)
-    replicas = getattr(state, "_inter_node_pg", None)
+    paths: dict[Any, list[str]] = {}
+    for state in states:
+        paths |= getattr(getattr(state, "_exec_order_data", None), "param_to_fqn", {})
+    names = tuple(path for parameter in flat._params or () for path in paths.get(parameter, ())[:1]) or flat._fqns
+    replicas = next((group for state in states if (group := getattr(state, "_inter_node_pg", None))), None)
     is_sharded = strategy != HandleShardingStrategy.NO_SHARD
     gathered = handle._fwd_bwd_param_dtype or handle._orig_param_dtype
     return FsdpUnit(

@@ -10,19 +10,21 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp, _create_work_from_future  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from compiler.record import CollectiveKind, Group
 from compiler.torch_api import fx
 from compiler.torch_api.collectives import group_facts
-from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, unit_of_frame, wrapped_module
-from compiler.torch_api.patching import Function, call_instead, replace_attribute
+from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, unit_of_frames, wrapped_module
+from compiler.torch_api.patching import Function, call_hidden, hide_frame, replace_attribute
 from compiler.torch_api.traced_lines import Place
 
 _BOTH, _OUTPUT_FIRST, _SENT, _RECEIVED, _NONE = "both", "output first", "sent", "received", "none"
@@ -89,7 +91,8 @@ def watch_collectives(observe: Callable[[HookCall], None]) -> Iterator[HookWatch
     watch = HookWatch(observe)
     with watch.stack:
         for name in filter(ProcessGroup.__dict__.__contains__, METHODS):
-            watch.stack.enter_context(replace_attribute(ProcessGroup, name, call_instead(watch.observe_method(name))))
+            observed = partial(watch.observe_method, name)
+            watch.stack.enter_context(replace_attribute(ProcessGroup, name, observed))
         yield watch
 
 
@@ -99,45 +102,65 @@ class HookWatch:
     def __init__(self, observe: Callable[[HookCall], None]) -> None:
         self.observe = observe
         self.stack = ExitStack()
-        self._reducers: set[int] = set()
+        self._reducing: dict[int, _Reducing] = {}
+        """The groups that reducers have now, by their id; C++ doesn't keep the Python part of one alive."""
 
-    def observe_method(self, name: str) -> Function:
-        """The hook for one method of ProcessGroup."""
+    def observe_method(self, name: str, call: Function) -> Function:
+        """The replacement of one method of ProcessGroup."""
 
-        def call_and_report(call: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
+        def report(group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             work = call(group, *args, **kwargs)
-            found = _hook_call(name, group, (*args, *kwargs.values()), sys._getframe(2))
+            found = _hook_call(name, group, (*args, *kwargs.values()), sys._getframe(3))
             self.observe(found)
-            return finished_work(args[0]) if found.kind == "all_reduce" and _is_fake(group) else work
+            return finished_work(args[0]) if found.kind == "all_reduce" and _backend(group) == "fake" else work
+
+        # In a Python subclass, pybind11 takes our method for an override, and calls it again unless it is the caller.
+        report.__code__ = report.__code__.replace(co_name=name)
+
+        @hide_frame  # some of FSDP's hooks run where TorchDynamo would trace ours
+        def call_and_report(group: Any, *args: Any, **kwargs: Any) -> Any:
+            return call_hidden(report, group, args, kwargs)
 
         return call_and_report
 
     def watch_active_ddp(self) -> Any:
-        """Return the DDP module whose forward runs now, if any; let it reduce gradients through Python.
+        """Return the DDP module whose forward runs now, if any; let its reducer call all_reduce through Python.
 
-        Only if its process group is fake: the reducer calls the group in C++, and fails on the empty result of a fake
-        one. The reducer has its own process group again after the block.
+        A reducer calls its process group in C++, and fails on the empty result of a fake group. It has its own group
+        again after the block.
         """
         module: Any = DistributedDataParallel._get_active_ddp_module()
-        if module is not None and _is_fake(module.process_group) and id(module.reducer) not in self._reducers:
-            self._reducers.add(id(module.reducer))
-            module.reducer._update_process_group(_Reducing(module.process_group))
+        if (
+            module is not None
+            and _backend(module.process_group) in ("fake", "gloo")
+            and id(module.reducer) not in self._reducing
+        ):
+            group = self._reducing[id(module.reducer)] = _Reducing(module.process_group)
+            module.reducer._update_process_group(group)
             self.stack.callback(module.reducer._update_process_group, module.process_group)
         return module
 
 
 class _Reducing(ProcessGroup):
-    """A process group for DDP's reducer, whose all_reduce is the one of another group, called in Python."""
+    """A process group for DDP's reducer that calls another group in Python."""
 
     def __init__(self, group: Any) -> None:
-        super().__init__(group.rank(), group.size())
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
         self._group = group
 
-    def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
-        return self._group.allreduce(tensors, options) if options is not None else self._group.allreduce(tensors)
-
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        return "fake"
+        return _backend(self._group)
+
+
+def _delegate(name: str) -> Function:
+    def call(self: Any, *args: Any) -> Any:
+        return getattr(self._group, name)(*args)
+
+    return call
+
+
+for _name in filter(ProcessGroup.__dict__.__contains__, METHODS):
+    setattr(_Reducing, _name, _delegate(_name))
 
 
 def finished_work(tensors: Any) -> Any:
@@ -147,8 +170,12 @@ def finished_work(tensors: Any) -> Any:
     return _create_work_from_future(future)
 
 
-def _is_fake(group: Any) -> bool:
-    return isinstance(group, ProcessGroup) and group.name() == "fake"
+def _backend(group: Any) -> str:
+    """The name of a process group's backend, "" if it is not registered."""
+    try:
+        return str(dist.get_backend(group))
+    except ValueError:
+        return ""
 
 
 def current_unit_module() -> int:
@@ -185,15 +212,19 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
         input_bytes=_bytes(inputs),
         output_bytes=_bytes(outputs),
         in_backward=torch._C._current_graph_task_id() != -1,
-        unit=next(filter(None, map(unit_of_frame, of_fsdp)), None),
+        unit=unit_of_frames(of_fsdp),
         is_prefetch=any("prefetch" in each.f_code.co_name for each in of_fsdp),
-        is_of_ddp=any(each.f_code is _Reducing.allreduce.__code__ for each in frames),
+        is_of_ddp=any(isinstance(each.f_locals.get("self"), _Reducing) for each in frames[:3] if _is_own(each)),
         places=tuple(_place(each) for each in frames if not each.f_code.co_filename.startswith(_NOT_USERS)),
     )
 
 
 def _place(frame: FrameType) -> Place:
     return Place(frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno)
+
+
+def _is_own(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == __file__
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -20,6 +20,7 @@ from explorer.findings.memory.finding import memory_finding
 from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
 from explorer.findings.timing.finding import timing_finding
+from explorer.findings.units import ddp_finding, fsdp_finding
 from explorer.findings.versus import versus_finding
 from explorer.findings.xray import xray_finding
 from explorer.reading.stages import stage_place
@@ -35,6 +36,8 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     guards_finding,
     recompiles_finding,
     steps_finding,
+    ddp_finding,
+    fsdp_finding,
     fusion_finding,
     versus_finding,
     timing_finding,

@@ -65,6 +65,20 @@ STAGE_WORDS: dict[str, StageWords] = {
         "recompiles",
     ),
     "steps": StageWords("Steps", "How TorchDynamo read the code, instruction by instruction.", _FINDINGS, unit="steps"),
+    "ddp_buckets": StageWords(
+        "DDP buckets",
+        "Where DistributedDataParallel splits the forward, what its backward reduces, and what another cap would do.",
+        _FINDINGS,
+        frozenset({"unit"}),
+        "buckets",
+    ),
+    "fsdp_units": StageWords(
+        "FSDP units",
+        "What FSDP gathers, frees, gathers again and reduces, unit by unit.",
+        _FINDINGS,
+        frozenset({"unit"}),
+        "units",
+    ),
     "captured": StageWords(
         "Captured", "The graphs that TorchDynamo captured from the bytecode.", _GRAPHS, _CALLS, "ops"
     ),

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from compiler.engine import SHARDED, Exploration, explore
+from compiler.engine import SHARDED, explore
 from compiler.record import Place, Record
 from compiler.record.options import Options
 
@@ -159,17 +159,3 @@ def test_dtensor_raises_no_internal_errors(fake_group: None, options: Options) -
     assert (reduced.kind, reduced.half, reduced.reduction, reduced.group_size) == ("all_reduce", "forward", "sum", 8)
     assert reduced.input_bytes == reduced.output_bytes == 8 * 16 * 4
     assert Record.from_json(record.to_json()) == record
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
-def test_fake_group_backward_says_what_to_do(fake_group: None) -> None:
-    model, x = in_ddp()
-    options = Options(stages=("captured",))
-    with pytest.raises(RuntimeError, match="hook result") as raised, Exploration(options) as exploration:
-        exploration.compile(model)(x).sum().backward()
-    (note,) = raised.value.__notes__
-    names: dict[str, Any] = {"torch": torch, "model": in_ddp()[0]}
-    exec(note[note.index("def keep") :], names)
-    with Exploration(options) as exploration:
-        exploration.compile(names["model"])(x).sum().backward()
-    assert all(parameter.grad is not None for parameter in names["model"].parameters())

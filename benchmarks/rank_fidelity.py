@@ -1,0 +1,226 @@
+"""Simulated ranks against real ones: `python -m benchmarks.rank_fidelity [MODEL:WRAP…] [--ranks 2 4]`.
+
+Each real rank is a process with gloo on the CPU. It explores a training step, counts the collectives of an eager step
+at c10d's operators, and then simulates the same rank by itself. Texts of all stages must be equal, and bytes by kind of
+collective must equal what was counted. Prints a table, and JSON with `--json FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.rank_models import MODELS, WRAPS, cases
+from compiler.engine import Exploration
+from compiler.record import Record
+from compiler.record.options import Options
+
+SECONDS = 1800
+_KINDS = ("reduce_scatter", "all_gather", "allgather", "all_reduce", "allreduce", "all_to_all", "alltoall")
+_NAMES = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all"}
+_LATER = ("timing", "source")
+
+Bytes = dict[str, list[int]]
+"""By kind of collective: how many, and the bytes of their inputs."""
+
+
+class CountCollectives(TorchDispatchMode):
+    """Counts the collectives of eager code at their operators, also those that C++ calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Bytes = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        namespace, name = function.namespace, function._schema.name.partition("::")[2]
+        kind = next((part for part in _KINDS if part in name), "")
+        if namespace in ("c10d", "_c10d_functional") and kind:
+            count = self.counts.setdefault(_NAMES.get(kind, kind), [0, 0])
+            count[0] += 1
+            count[1] += sum(tensor.nbytes for tensor in _inputs(function, args))
+        return function(*args, **(kwargs or {}))
+
+
+def _inputs(function: Any, args: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors that a rank passes in: `input…` where there are outputs too, else the first argument."""
+    names = [argument.name for argument in function._schema.arguments]
+    index = next((place for place, name in enumerate(names) if name.startswith("input")), 0)
+    return [leaf for leaf in tree_leaves(args[index]) if isinstance(leaf, torch.Tensor)]
+
+
+def counted(record: Record) -> Bytes:
+    """The collectives of a record, by kind."""
+    counts: Bytes = {}
+    for found in record.collectives:
+        count = counts.setdefault(found.kind, [0, 0])
+        count[0] += found.tensors if found.origin == "graph" and found.tensors > 1 else 1
+        count[1] += found.input_bytes
+    return counts
+
+
+def texts(record: Record) -> dict[str, str]:
+    """The texts of all stages that torch.compile went through."""
+    return {artifact.id: artifact.text for artifact in record.artifacts if artifact.stage not in _LATER}
+
+
+def make(model: str, wrap: str, world: int) -> tuple[Any, torch.Tensor]:
+    """A model spread over the ranks, and its input."""
+    torch.manual_seed(0)
+    kind = MODELS[model]
+    return WRAPS[wrap](kind.make(), kind, world), kind.input()
+
+
+def explore_step(model: str, wrap: str, world: int, stages: tuple[str, ...]) -> Record:
+    """Explore a forward and a backward."""
+    fn, x = make(model, wrap, world)
+    with Exploration(Options(stages=stages)) as exploration:
+        exploration.compile(fn)(x).sum().backward()
+    torch._dynamo.reset()
+    return exploration.record
+
+
+def result_of(model: str, wrap: str, world: int, stages: tuple[str, ...]) -> dict[str, Any]:
+    """What one rank has for one case: texts, collectives, problems."""
+    record = explore_step(model, wrap, world, stages)
+    problems = [problem.reason for problem in record.problems]
+    return {"texts": texts(record), "bytes": counted(record), "problems": problems}
+
+
+def count_eager(model: str, wrap: str, world: int) -> Bytes:
+    """The collectives of a real, eager step."""
+    fn, x = make(model, wrap, world)
+    with CountCollectives() as counter:
+        fn(x).sum().backward()
+    return counter.counts
+
+
+@contextmanager
+def simulated(rank: int, world: int) -> Iterator[None]:
+    """Torch's fake process group."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def real(rank: int, world: int, store: str) -> Iterator[None]:
+    """A gloo process group of `world` processes."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def run_rank(rank: int, world: int, folder: Path, names: Sequence[str], stages: tuple[str, ...]) -> None:
+    """The process of one rank: all cases with gloo, then all simulated; the results are in a file of the folder."""
+    torch.set_num_threads(1)
+    pairs = [tuple(name.split(":")) for name in names]
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    with real(rank, world, str(folder / "store")):
+        for name, (model, wrap) in zip(names, pairs, strict=True):
+            found[name]["real"] = result_of(model, wrap, world, stages)
+            found[name]["eager"] = count_eager(model, wrap, world)
+    with simulated(rank, world):
+        for name, (model, wrap) in zip(names, pairs, strict=True):
+            found[name]["fake"] = result_of(model, wrap, world, stages)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+def run_ranks(world: int, names: Sequence[str], stages: Sequence[str] = ()) -> dict[int, Any]:
+    """Run all ranks, each in a process; the results by rank. Raises RuntimeError if one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "benchmarks.rank_fidelity", *names, "--stages", *stages]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        processes = [
+            subprocess.Popen([*words, "--child", str(rank), str(world), folder], env=environment)
+            for rank in range(world)
+        ]
+        codes = [process.wait(timeout=SECONDS) for process in processes]
+        if any(codes):
+            raise RuntimeError(f"ranks ended with {codes}")
+        return {rank: json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world)}
+
+
+def first_difference(real_text: str, fake_text: str) -> tuple[str, str]:
+    """The first lines that differ."""
+    lines = zip_longest(real_text.splitlines(), fake_text.splitlines(), fillvalue="")
+    return next(((one, other) for one, other in lines if one != other), ("", ""))
+
+
+def compare(found: dict[str, Any]) -> dict[str, Any]:
+    """Compare one rank's real and simulated results of one case."""
+    one, other = found["real"]["texts"], found["fake"]["texts"]
+    differing = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    return {
+        "stages": len(one),
+        "differing": differing,
+        "first": first_difference(one.get(differing[0], ""), other.get(differing[0], "")) if differing else (),
+        "bytes": found["fake"]["bytes"],
+        "as_real": found["fake"]["bytes"] == found["real"]["bytes"],
+        "as_counted": found["fake"]["bytes"] == found["eager"],
+        "counted": found["eager"],
+        "problems": found["fake"]["problems"],
+    }
+
+
+def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """A line for each case and rank."""
+    for name, each in results.items():
+        equal = (
+            "equal"
+            if not each["differing"]
+            else f"{len(each['differing'])} differ: {each['differing'][0]}: {each['first']}"
+        )
+        sent = ", ".join(f"{count} {kind} {size:,} B" for kind, (count, size) in sorted(each["bytes"].items()))
+        words = "as counted" if each["as_counted"] else f"counted {each['counted']}"
+        yield f"{name:28} {each['stages']:3} stages {equal:8} {sent or 'no collectives'} ({words})"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the comparison and print it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="MODEL:WRAP; all without")
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
+    parser.add_argument("--stages", nargs="*", default=[], help="stages to record; all without")
+    parser.add_argument("--json", type=Path, help="a file for the results")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args(words)
+    names = args.names or [":".join(case) for case in cases()]
+    if args.child:
+        rank, world, folder = args.child
+        run_rank(int(rank), int(world), Path(folder), names, tuple(args.stages))
+        return
+    results = {}
+    for world in args.ranks:
+        for rank, found in run_ranks(world, names, args.stages).items():
+            results |= {f"{name} {rank}/{world}": compare(found[name]) for name in names}
+    print("\n".join(table(results)))
+    verdicts = Counter((not each["differing"], each["as_counted"]) for each in results.values())
+    print(f"{len(results)} ranks: {sum(n for (equal, _), n in verdicts.items() if equal)} with equal texts, "
+          f"{sum(n for (_, exact), n in verdicts.items() if exact)} with the bytes that were counted")  # fmt: skip
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

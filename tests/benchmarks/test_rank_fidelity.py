@@ -1,0 +1,24 @@
+"""Two real ranks with gloo against the same ranks simulated: equal stages, exact bytes."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+
+if not dist.is_available() or not dist.is_gloo_available():
+    pytest.skip("torch.distributed with gloo is not in this build", allow_module_level=True)
+
+from benchmarks.rank_fidelity import compare, run_ranks
+
+CASES = ("mlp:ddp", "mlp:fsdp2", "mlp:fsdp1", "mlp:simple_fsdp", "mlp:tp_sp", "mlp:2d")
+
+
+def test_simulated_ranks_equal_real_ones() -> None:
+    for rank, found in run_ranks(2, CASES).items():
+        for name in CASES:
+            result = compare(found[name])
+            assert result["stages"] > 5
+            assert not result["differing"], (rank, name)
+            assert not result["problems"], (rank, name)
+            assert result["as_real"], (rank, name)
+            assert result["bytes"] == result["counted"], (rank, name)
