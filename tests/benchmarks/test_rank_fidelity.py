@@ -10,7 +10,7 @@ if not dist.is_available() or not dist.is_gloo_available():
 
 from benchmarks.rank_fidelity import compare, run_ranks
 
-CASES = ("mlp:ddp", "mlp:fsdp2", "mlp:fsdp1", "mlp:simple_fsdp", "mlp:tp_sp", "mlp:2d")
+CASES = ("mlp:ddp", "mlp:fsdp2", "mlp:simple_fsdp", "mlp:tp_sp")
 
 
 def test_simulated_ranks_equal_real_ones() -> None:

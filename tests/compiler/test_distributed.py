@@ -116,11 +116,10 @@ import sys, torch, torch.distributed as dist
 from compiler.engine import explore
 from compiler.record.options import Options
 from tests.compiler.test_distributed import in_ddp
-rank, world, target, check, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "check", sys.argv[5]
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
 model, x = in_ddp()
-found = explore(model, (x,), options=Options(target=target, check=check))
+found = explore(model, (x,), options=Options(target="cpu", check=True))
 found.value.sum().backward()
 assert not found.record.problems, found.record.problems
 assert all(check.verdict in ("equal", "close") for check in found.record.checks), found.record.checks
@@ -130,16 +129,9 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("world", "target", "check"), [(2, "h100", "no"), (1, "cpu", "check")])
-def test_ddp_under_gloo(tmp_path: Path, world: int, target: str, check: str) -> None:
-    words = [str(world), target, check, str(tmp_path / "store")]
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", GLOO, str(rank), *words], stdout=subprocess.PIPE, text=True)
-        for rank in range(world)
-    ]
-    for rank in ranks:
-        output, _ = rank.communicate(timeout=180)
-        assert (rank.returncode, output) == (0, "4 4\n")
+def test_ddp_passes_the_check_under_gloo(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", GLOO, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "4 4\n")
 
 
 @pytest.mark.parametrize("options", [Options(), Options(target="cpu", check=True)])
