@@ -1,7 +1,7 @@
 """Simulated ranks against real ones: `python -m benchmarks.rank_fidelity [MODEL:WRAP…] [--ranks 2 4]`.
 
-Each real rank is a process with gloo on the CPU. It explores a training step, counts the collectives of an eager step
-at c10d's operators, and then simulates the same rank by itself. Texts of all stages must be equal, and bytes by kind of
+Each real rank is a process with gloo on the CPU. It explores a training step, and counts the collectives of an eager
+step at c10d's operators; a fork of it simulates the same rank. Texts of all stages must be equal, and bytes by kind of
 collective must equal what was counted. Prints a table, and JSON with `--json FILE`.
 """
 
@@ -132,18 +132,29 @@ def real(rank: int, world: int, store: str) -> Iterator[None]:
 
 
 def run_rank(rank: int, world: int, folder: Path, names: Sequence[str], stages: tuple[str, ...]) -> None:
-    """The process of one rank: all cases with gloo, then all simulated; the results are in a file of the folder."""
+    """The process of one rank: all cases with gloo and, in a fork, simulated; the results are in files of the folder.
+
+    Both start from one state: which of two equal mesh arguments torch names in a graph depends on earlier compilations.
+    """
     torch.set_num_threads(1)
     pairs = [tuple(name.split(":")) for name in names]
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    simulation = os.fork()
+    if simulation == 0:
+        code = 1
+        try:
+            with simulated(rank, world):
+                found = {":".join(pair): result_of(*pair, world, stages) for pair in pairs}
+            (folder / f"{rank}.fake").write_text(json.dumps(found))
+            code = 0
+        finally:
+            os._exit(code)
     with real(rank, world, str(folder / "store")):
-        for name, (model, wrap) in zip(names, pairs, strict=True):
-            found[name]["real"] = result_of(model, wrap, world, stages)
-            found[name]["eager"] = count_eager(model, wrap, world)
-    with simulated(rank, world):
-        for name, (model, wrap) in zip(names, pairs, strict=True):
-            found[name]["fake"] = result_of(model, wrap, world, stages)
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+        found = {":".join(pair): result_of(*pair, world, stages) for pair in pairs}
+        eager = {":".join(pair): count_eager(*pair, world) for pair in pairs}
+    (folder / f"{rank}.real").write_text(json.dumps(found))
+    (folder / f"{rank}.eager").write_text(json.dumps(eager))
+    if os.waitstatus_to_exitcode(os.waitpid(simulation, 0)[1]):
+        raise RuntimeError(f"the simulation of rank {rank} failed")
 
 
 def run_ranks(world: int, names: Sequence[str], stages: Sequence[str] = ()) -> dict[int, Any]:
@@ -158,7 +169,12 @@ def run_ranks(world: int, names: Sequence[str], stages: Sequence[str] = ()) -> d
         codes = [process.wait(timeout=SECONDS) for process in processes]
         if any(codes):
             raise RuntimeError(f"ranks ended with {codes}")
-        return {rank: json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world)}
+        return {rank: _results(Path(folder), rank, names) for rank in range(world)}
+
+
+def _results(folder: Path, rank: int, names: Sequence[str]) -> dict[str, Any]:
+    parts = {part: json.loads((folder / f"{rank}.{part}").read_text()) for part in ("real", "fake", "eager")}
+    return {name: {part: found[name] for part, found in parts.items()} for name in names}
 
 
 def first_difference(real_text: str, fake_text: str) -> tuple[str, str]:
@@ -186,11 +202,8 @@ def compare(found: dict[str, Any]) -> dict[str, Any]:
 def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     """A line for each case and rank."""
     for name, each in results.items():
-        equal = (
-            "equal"
-            if not each["differing"]
-            else f"{len(each['differing'])} differ: {each['differing'][0]}: {each['first']}"
-        )
+        one = next(iter(each["differing"]), "")
+        equal = f"{len(each['differing'])} differ: {one}: {each['first']}" if one else "equal"
         sent = ", ".join(f"{count} {kind} {size:,} B" for kind, (count, size) in sorted(each["bytes"].items()))
         words = "as counted" if each["as_counted"] else f"counted {each['counted']}"
         yield f"{name:28} {each['stages']:3} stages {equal:8} {sent or 'no collectives'} ({words})"

@@ -114,7 +114,8 @@ class _Units:
         place: Words = ""
         if first is not None:
             link = line_link(str(first.attrs.get("file", "")), int(first.attrs["line"]), self.lines)
-            place = (link, " ", Tag(str(first.attrs.get("code", "")).strip(), "code"))
+            module = (" ", Tag(str(first.attrs["module"]), "muted")) if first.attrs.get("module") else ()
+            place = (link, *module, " ", Tag(str(first.attrs.get("code", "")).strip(), "code"))
         size = (size_text(unit.bytes), Bar(((unit.bytes, "now"),), "buckets"))
         cells = ((Tag(unit.name, "strong"), " ", *self._links(unit)), place, str(len(unit.parameters)), size,
                  Tag(_short(unit.parameters), "muted"))  # fmt: skip
