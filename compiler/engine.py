@@ -127,6 +127,7 @@ class Exploration:
                 stack.enter_context(self._recorder.record_steps(self.options.step))
             self._stack, self._launches = stack.pop_all(), launches.pop_all()
             self._recorder.hooks.prepare(self._stack, self._observation.is_observing)
+            self._recorder.tape.prepare(self._stack)
         return self
 
     @property
@@ -191,6 +192,10 @@ class Exploration:
             from compiler.autograd.eager_memory import add_eager_memory
 
             add_eager_memory(builder, self.kept)
+        if builder.memory and self._recorder.tape.entries:
+            from compiler.distributed.rank_memory import add_rank_memory
+
+            add_rank_memory(builder, self._recorder.tape)
         if "decomposed" in stages:
             from compiler.decompose.graphs import add_levels
 
@@ -305,6 +310,7 @@ class Exploration:
         recorder.call_number += 1
         recorder.hooks.begin()
         self._builder.calls = recorder.call_number
+        recorder.tape.begin()
         try:
             with _grad_mode(self.options.grad):
                 before, number = self._state_before(fn, args, kwargs), recorder.call_number
@@ -328,6 +334,7 @@ class Exploration:
         try:
             return call.compiled(*call.args, **call.kwargs)
         finally:
+            self._recorder.tape.is_closed = True
             first, *later = self._calls
             is_new = len(self._builder.frames) > known or (bool(self._builder.breaks) and self._has_new_arguments(call))
             if is_new and call is not first and call.fn is first.fn and len(later) < MOST_LATER_CALLS:

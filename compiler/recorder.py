@@ -35,6 +35,7 @@ from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
 from compiler.capture.symbolic_shapes import names_of, symbol_of
 from compiler.distributed.collectives import CollectiveLog
 from compiler.distributed.hooks import HookLog
+from compiler.distributed.step_tape import StepTape
 from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
 from compiler.process.environment import with_settings_of_now
@@ -88,6 +89,7 @@ class Recorder:
         self.hooks = HookLog(builder, lambda: self.call_number)
         self.kept: dict[str, KeptFrame] = {}
         self.later: list[Callable[[], list[Decision]]] = []
+        self.tape = StepTape()
 
     def frame_id(self, key: CompileKey) -> str:
         """Frame id `frame/compilation`, both numbered by first appearance in this exploration."""
@@ -97,6 +99,7 @@ class Recorder:
 
     def on_frame_start(self, key: CompileKey, code: CodeType) -> None:
         self.hooks.begin()
+        self.tape.begin()
         frame = self.frame_id(key)
         self._codes[frame] = code
         function = self.names(code.co_name)
@@ -213,7 +216,8 @@ class Recorder:
 
         def keep(call: Function) -> Function:
             watched = stage.record_first_call(call) if looks else call
-            return self.hooks.note_runs(graph, kept.keep_first_call(watched))
+            noted = self.tape.note_runs(graph, captured, kept.keep_first_call(watched))
+            return self.hooks.note_runs(graph, noted)
 
         uncompiled = self._note_calls(frame, keep(stage.run if looks else eager.forward), captured)
         if bucket is not None:

@@ -12,7 +12,10 @@ What = Literal["forward", "forward and backward", "training step"]
 Side = Literal["eager", "compiled"]
 Half = Literal["forward", "backward", "optimizer"]
 Role = Literal["", "input", "saved", "tangent", "result", "gradient"]
-MemorySide = Literal["compiled", "eager", "measured"]
+MemorySide = Literal["compiled", "eager", "measured", "rank"]
+MemoryKind = Literal[
+    "", "parameters", "shards", "gathered weights", "activations", "gradients", "optimizer states", "buckets", "inputs"
+]
 MemoryWhat = Literal["input", "allocate", "reuse", "alias", "free", "output"]
 
 
@@ -146,7 +149,9 @@ class MemoryEvent:
     `side` "compiled" is the generated code as planned: `entity` is the node that writes the buffer, `at` the line of
     the wrapper. `side` "eager" are the captured graph's operators run in eager mode: `entity` is the captured node that
     allocates the buffer, by itself or in its derivative. `side` "measured" are allocations and frees during the call,
-    from the GPU's allocator or the CPU profiler: without names, graphs and halves.
+    from the GPU's allocator or the CPU profiler: without names, graphs and halves. `side` "rank" is one training step
+    of a rank of a distributed job, with all that the rank keeps: `kind` says what the buffer is, and `graph` is "" for
+    what no graph allocates.
     """
 
     graph: str
@@ -160,6 +165,7 @@ class MemoryEvent:
     of: str = ""
     entity: str = ""
     at: int = 0
+    kind: MemoryKind = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from compiler.timing.candidates import Asked
     from compiler.timing.work import MakeOptimizer
+    from explorer.findings.memory.curve import MemoryCurve
     from explorer.findings.sweep.sweep import Sweep
     from explorer.run.run import Run
 
@@ -191,6 +192,30 @@ class Memory(Subject):
         from explorer.findings.memory.table import peak_memory
 
         return peak_memory(self._record())
+
+    @property
+    def rank(self) -> pd.DataFrame:
+        """One row per kind of memory of a rank (shards, gathered weights, …): bytes before the step and at the peak."""
+        from explorer.findings.memory.table import rank_memory
+
+        return rank_memory(self._record())
+
+    def curve(
+        self, explore_at: Callable[[int], Run], ranks: Iterable[int] = (2, 8, 64), check: int = 512
+    ) -> MemoryCurve:
+        """Peak memory of a rank against the number of ranks: simulated at a few numbers, with a formula for the others.
+
+        `run.memory.curve(lambda n: tcompile.explore(make_model, x, ranks=n))` explores a rank of each of `ranks` and
+        of `check`, which the formula is not fitted to; this run is one of the points. Raises ValueError for a run of
+        one process, and any exception of `explore_at`.
+        """
+        from explorer.findings.memory.curve import memory_curve
+
+        own = self._record()
+        if own.place is None:
+            raise ValueError("this run is not of a rank: explore it with ranks= (--ranks 8)")
+        world = own.place.world
+        return memory_curve(lambda n: own if n == world else explore_at(n).record, (*ranks, world), check)
 
     def plot(self) -> Figure:
         """Plot the bytes in use over forward and backward. Raises ValueError if no code was generated."""

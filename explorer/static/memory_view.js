@@ -8,7 +8,7 @@ import { bytesInWords, h, menu, modes, svgElement } from "./dom.js";
 /** @typedef {import("./document.js").Part} Part */
 /**
  * @typedef {{side: string, name: string, turn: number, peak: number, above: number[], words: string[],
- *   spans: [number, number, number, string][]}} Side
+ *   spans: [number, number, number, string][], layers?: [string, number[]][]}} Side
  * @typedef {{title: string, figures: Part[], sides: Side[]}} Timeline
  * @typedef {{bytes: number[], rows: Part[], most: Record<string, number>, timelines: Timeline[]}} Memory
  */
@@ -101,7 +101,8 @@ class MemoryChart {
     const { timelines } = this.data;
     const chooser = menu("Part of the call", timelines.map(({ title }) => title), timelines.indexOf(this.timeline), (index) => this.show(index));
     const peak = h("button", { class: "tc-button tc-text", type: "button", title: "To the peak (p)", onclick: () => this.go(this.side.peak) }, "peak");
-    this.tools.replaceChildren(timelines.length > 1 ? chooser : "", sides.length > 1 ? modes("What the cursor goes along", names, sides.indexOf(this.side), choose) : "", peak);
+    const legend = (this.side.layers ?? []).map(([kind]) => h("span", { class: "tc-memory-kind" }, h("span", { class: "tc-memory-layer", "data-kind": kind, "aria-hidden": "true" }), kind));
+    this.tools.replaceChildren(timelines.length > 1 ? chooser : "", sides.length > 1 ? modes("What the cursor goes along", names, sides.indexOf(this.side), choose) : "", peak, ...legend);
   }
 
   // The chart
@@ -136,11 +137,24 @@ class MemoryChart {
 
   /** @param {Side} side @param {number} top */
   shapes(side, top) {
+    if (side.layers) return this.layers(side, side.layers, top);
     const points = side.above.map((bytes, step) => `H${this.x(side, step)}V${y(bytes, top)}`).join("");
     const line = `M0 ${HEIGHT}${points}H${WIDTH}`;
     const stroke = svgElement("path", { d: line, class: `tc-memory-line tc-memory-${side.side}` });
     if (side.side !== "compiled") return [stroke];
     return [svgElement("path", { d: `${line}V${HEIGHT}Z`, class: "tc-memory-area" }), stroke];
+  }
+
+  /** What a rank keeps, a layer for each kind, the first at the bottom. @param {Side} side @param {[string, number[]][]} layers @param {number} top */
+  layers(side, layers, top) {
+    let below = side.above.map(() => 0);
+    return layers.map(([kind, sizes]) => {
+      const above = sizes.map((bytes, step) => bytes + below[step]);
+      const over = above.map((bytes, step) => `H${this.x(side, step)}V${y(bytes, top)}`).join("");
+      const back = below.map((_, step) => below.length - 1 - step).map((step) => `V${y(below[step], top)}H${this.x(side, step)}`).join("");
+      below = above;
+      return svgElement("path", { d: `M0 ${HEIGHT}${over}H${WIDTH}${back}Z`, class: "tc-memory-layer", "data-kind": kind });
+    });
   }
 
   /** Where a step stands: forward and backward are as wide for eager as for the generated code. @param {Side} side @param {number} step */

@@ -16,6 +16,7 @@ from explorer.findings.memory.memory import (
     Tensor,
     Timeline,
     peak_error,
+    rank_timeline,
     text_of,
     timelines,
 )
@@ -31,9 +32,14 @@ AT_PEAK = 12
 """Maximum number of tensors listed at the peak."""
 
 OTHERS = "What operators use inside, and what code around the graphs holds, is only in the latter."
+RANK_WORDS = (
+    "One training step of this rank, simulated: its forward as it ran, then the backward of the same graphs, with what "
+    "FSDP's and DistributedDataParallel's hooks gather, keep and reduce. Optimizer: AdamW is assumed, 2 tensors of the "
+    "size of each trained parameter. Not in it: eager code between graphs, memory inside operators and of NCCL or gloo."
+)
 ROLES = {"saved": "kept for the backward", "result": "result", "gradient": "gradient", "tangent": "gradient handed in"}
-SHOWN = ("compiled", "eager", "measured")
-SIDES = {"eager": "eager", "compiled": "generated code", "measured": "measured"}
+SHOWN = ("compiled", "eager", "measured", "rank")
+SIDES = {"eager": "eager", "compiled": "generated code", "measured": "measured", "rank": "the rank"}
 
 
 def memory_finding(record: Record) -> Finding | None:
@@ -41,8 +47,11 @@ def memory_finding(record: Record) -> Finding | None:
     if not record.memory:
         return None
     found, known = timelines(record), Known(record)
-    lines = [(timeline, timeline.lines[side]) for timeline in (found[1:] if len(found) > 1 else found)
-             for side in ("compiled", "eager") if side in timeline.lines]  # fmt: skip
+    rank = rank_timeline(record)
+    drawn = [*([rank] if rank else []), *(found[1:] if len(found) > 1 else found)]
+    lines = [(timeline, timeline.lines[side]) for timeline in drawn
+             for side in ("rank", "compiled", "eager") if side in timeline.lines]  # fmt: skip
+    found = [*([rank] if rank else []), *found]
     entities = {
         entity.id: entity for _, line in lines for each in line.tensors if (entity := tensor_entity(each, known))
     }
@@ -86,6 +95,10 @@ class Known:
         given = (self.inputs.user_name(event.graph, event.half, name) for name in names)
         return ", ".join(dict.fromkeys(name for name in given if name))
 
+    def name(self, event: MemoryEvent) -> str:
+        """Name of a tensor: that of its buffer; of a rank's weights and inputs, that in the user's code."""
+        return self.inputs.name(event) if event.side == "rank" and event.what == "input" else event.buffer
+
     def origins(self, event: MemoryEvent) -> tuple[str, ...]:
         """Ids of a tensor's origins: the call that writes it, with the kernel of the call; else the node."""
         call = self.call(event)
@@ -111,10 +124,11 @@ class Known:
         asked = (line_link(file, number, self.spots), " ") if file else ()
         code = self.code(event) or self.source_inputs(event)
         half = Tag(" fwd" if event.half == "forward" else " bwd", "muted", f"Made in the {event.half}")
+        half = Tag("", "muted") if event.what == "input" and event.side == "rank" else half
         size = (size_text(event.bytes), Bar(((event.bytes, "now"),), "tensors"))
         cells = (
             size,
-            (Tag(event.buffer, "code"), half),
+            (Tag(self.name(event), "code"), half),
             "",
             (*asked, Tag(code, "code", code)),
             Tag(self.maker(event), "place"),
@@ -124,18 +138,23 @@ class Known:
 
 def tensor_id(event: MemoryEvent) -> str:
     """Id of a tensor's entity."""
-    side = "" if event.side == "compiled" else " eager"
+    side = "" if event.side == "compiled" else f" {event.side}"
     return f"memory[{event.graph} {event.half}{side}].{event.buffer}"
 
 
 def tensor_entity(each: Tensor, known: Known) -> Entity:
     """Entity of a tensor, linked to the call or node that writes it."""
     attrs: dict[str, Any] = {"bytes": each.event.bytes}
-    if each.role:
-        attrs["role"] = ROLES[each.role]
+    if role := role_of(each):
+        attrs["role"] = role
     if each.event.at:
         attrs["wrapper line"] = each.event.at
     return Entity(tensor_id(each.event), "tensor", each.event.buffer, attrs, (), known.origins(each.event))
+
+
+def role_of(each: Tensor) -> str:
+    """What a tensor is kept as, "" for nothing in particular; of a rank's tensors, their kind."""
+    return each.event.kind or ROLES.get(each.role, "")
 
 
 def timeline_section(timeline: Timeline, known: Known) -> Section:
@@ -146,14 +165,18 @@ def timeline_section(timeline: Timeline, known: Known) -> Section:
         side = "above" if ratio > 0 else "below"
         apart = f"{100 * abs(ratio):.1f} % {side} what was measured"
         parts.append(Text(f"The peak computed for the generated code is {apart}. {OTHERS}", "line"))
-    line = timeline.lines.get("compiled")
+    line = timeline.lines.get("compiled") or timeline.lines.get("rank")
     if line is not None and line.steps:
         parts.append(peak_section(line, known))
+    if line is not None and line.side == "rank":
+        return Section((*parts, Text(RANK_WORDS, "why")), f"Memory of {timeline.title}")
     return Section(tuple(parts), f"Memory in use: {timeline.title}; on top of {base or 'nothing'}")
 
 
 def figures(timeline: Timeline) -> Table:
     """Table that compares the peaks of eager, of the generated code, and of the measurement."""
+    if (rank := timeline.lines.get("rank")) is not None:
+        return rank_figures(rank)
     sides = [side for side in SIDES if side in timeline.lines]
     trains = any(step.event.half == "backward" for line in timeline.lines.values() for step in line.steps)
     lines = [timeline.lines[side] for side in sides]
@@ -164,6 +187,15 @@ def figures(timeline: Timeline) -> Table:
     rows.append(("at the end", *(size_text(line.steps[-1].above) if line.steps else "" for line in lines)))
     right = tuple(range(1, len(sides) + 1))
     return Table(("", *(SIDES[side] for side in sides)), tuple(map(Row, rows)), right=right, style="figures")
+
+
+def rank_figures(line: Line) -> Table:
+    """Table of what a rank keeps: bytes of each kind at the peak, between the halves and at the end."""
+    places = [line.peak, max(line.turn - 1, 0), len(line.steps) - 1]
+    rows = [(kind, *(size_text(sizes[place]) for place in places)) for kind, sizes in line.layers.items()]
+    rows.append(("in all", *(size_text(line.steps[place].above) for place in places)))
+    head = ("", "at the peak", "after the forward", "at the end")
+    return Table(head, tuple(map(Row, rows)), right=(1, 2, 3), style="figures")
 
 
 def peak_section(line: Line, known: Known) -> Section:
@@ -182,13 +214,14 @@ def tensor_row(each: Tensor, known: Known) -> list[str]:
     """Cells of a tensor: bytes, name, role, maker, source line."""
     event, line = each.event, known.line(each.event)
     where = f"{place(line)}  {known.code(event)}" if line else known.source_inputs(event)
-    return [size_text(event.bytes), event.buffer, ROLES.get(each.role, ""), known.maker(event), where]
+    return [size_text(event.bytes), known.name(event), role_of(each), known.maker(event), where]
 
 
 def tensors_section(timeline: Timeline, line: Line, known: Known) -> Section:
     """Table of all tensors of one side, in order of allocation."""
     rows = tuple(Row((span(each), *tensor_row(each, known)), (tensor_id(each.event),)) for each in line.tensors)
-    title = f"{SIDES[line.side].capitalize()}, {timeline.title}: each tensor, and the steps that it is there"
+    name = timeline.title if line.side == "rank" else f"{SIDES[line.side]}, {timeline.title}"
+    title = f"{name[:1].upper()}{name[1:]}: each tensor, and the steps that it is there"
     return Section((Table((), rows, right=(1,)),) if rows else (), title)
 
 
@@ -219,10 +252,12 @@ def chart_data(found: Sequence[Timeline], known: Known) -> dict[str, Any]:
 
 
 def _base(timeline: Timeline) -> Iterator[Text]:
-    """Sentence on the memory that is in use all the time, which the chart leaves out."""
+    """What the chart leaves out: the memory that is in use all the time; of a rank, what is not seen."""
     if timeline.base:
         kinds = " and ".join(f"{size_text(size)} of {kind}" for kind, size in timeline.base.items())
         yield Text(f"On top of {kinds}, which are there all the time.", "why")
+    if "rank" in timeline.lines:
+        yield Text(RANK_WORDS, "why")
 
 
 def _line_data(line: Line, numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -236,9 +271,9 @@ def _line_data(line: Line, numbers: Mapping[str, int]) -> dict[str, Any]:
         "above": [step.above for step in line.steps],
         "words": [text_of(step.event) for step in line.steps] if is_known else [],
         "spans": [_span_data(each, numbers) for each in line.tensors] if is_known else [],
-    }
+    } | ({"layers": list(line.layers.items())} if line.side == "rank" else {})
 
 
 def _span_data(each: Tensor, numbers: Mapping[str, int]) -> list[Any]:
     end = -1 if each.end is None else each.end
-    return [numbers[tensor_id(each.event)], each.first, end, ROLES.get(each.role, "")]
+    return [numbers[tensor_id(each.event)], each.first, end, role_of(each)]

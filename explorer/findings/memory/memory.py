@@ -1,7 +1,8 @@
 """Memory in use over a call, eager and compiled: steps in order, and the lifetime of each tensor.
 
 If a call runs several graphs, the timeline covers all of them: the forwards in order, then the backwards in reverse.
-Each graph adds its allocations to the baseline, which is parameters and inputs.
+Each graph adds its allocations to the baseline, which is parameters and inputs. A rank of a distributed job has one
+more timeline: a training step with all that the rank keeps.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from compiler.capture.guard_words import plain
 from compiler.record import Record
-from compiler.record.measure_facts import Half, MemoryEvent
+from compiler.record.measure_facts import Half, MemoryEvent, MemoryKind
 from explorer.reading.provenance import input_sources
 
 WHOLE = "the whole call"
+RANK = "the rank, one training step"
+KINDS: tuple[MemoryKind, ...] = (
+    "parameters", "shards", "optimizer states", "buckets", "inputs", "gathered weights", "activations", "gradients",
+)  # fmt: skip
+"""What a rank keeps, in the order in which it is stacked: what is there all the time comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Line:
-    """The steps of one side: "compiled", "eager" or "measured". "measured" has no halves."""
+    """The steps of one side: "compiled", "eager", "measured" or "rank". "measured" has no halves."""
 
     side: str
     steps: tuple[Step, ...]
@@ -65,6 +72,17 @@ class Line:
     def turn(self) -> int:
         """Number of forward steps."""
         return sum(step.event.half == "forward" for step in self.steps)
+
+    @cached_property
+    def layers(self) -> Mapping[MemoryKind, list[int]]:
+        """Bytes of each kind after each step, of a rank; without the kinds that it never has."""
+        changes: dict[MemoryKind, list[int]] = {kind: [0] * (len(self.steps) + 1) for kind in KINDS}
+        for each in self.tensors:
+            of_kind = changes[each.event.kind or "activations"]
+            of_kind[each.first] += each.event.bytes
+            of_kind[len(self.steps) if each.end is None else each.end] -= each.event.bytes
+        layers = {kind: list(accumulate(sizes[:-1])) for kind, sizes in changes.items()}
+        return {kind: sizes for kind, sizes in layers.items() if any(sizes)}
 
     @property
     def kept(self) -> int:
@@ -94,13 +112,19 @@ class Timeline:
 
 def timelines(record: Record) -> list[Timeline]:
     """Timelines of a record: the whole call first, if it runs several graphs, then each graph."""
-    graphs = list(dict.fromkeys(event.graph for event in record.memory if event.graph))
+    graphs = list(dict.fromkeys(event.graph for event in record.memory if event.graph and event.side != "rank"))
     inputs = InputNames(record)
     again = {frame.id for frame in record.frames if frame.compilation}
     first_call = [graph for graph in graphs if graph not in again]
     each = [_timeline(record, f"graph {graph}", [graph], inputs, [graph] == first_call) for graph in graphs]
     whole = [_timeline(record, WHOLE, first_call, inputs, True)] if len(first_call) > 1 else []
     return [timeline for timeline in whole + each if timeline.lines]
+
+
+def rank_timeline(record: Record) -> Timeline | None:
+    """Timeline of a training step of a rank; its steps count all memory of the rank. None if no rank was observed."""
+    steps = tuple(Step(event, event.live) for event in record.memory if event.side == "rank")
+    return Timeline(RANK, (), {}, {"rank": Line("rank", steps)}) if steps else None
 
 
 def peak_error(timeline: Timeline) -> float | None:
@@ -184,13 +208,16 @@ def _tensors(steps: Sequence[Step]) -> Iterator[Tensor]:
     found: list[Tensor] = []
     for number, step in enumerate(steps):
         event = step.event
-        key = (event.graph, event.buffer)
-        if event.what in ("allocate", "reuse") or event.role == "tangent":
+        is_rank = event.side == "rank"  # its names are unique over all graphs
+        graph = "" if is_rank else event.graph
+        key = (graph, event.buffer)
+        is_there_before = event.what == "input" and is_rank
+        if event.what in ("allocate", "reuse") or event.role == "tangent" or is_there_before:
             if step.taken:
                 made = (each for each in reversed(found) if each.role == "gradient" and each.end is None)
                 if (gradient := next((each for each in made if each.event.bytes == event.bytes), None)) is not None:
                     gradient.end = number
-            if event.what == "reuse" and (before := alive.pop((event.graph, event.of), None)) is not None:
+            if event.what == "reuse" and (before := alive.pop((graph, event.of), None)) is not None:
                 before.end = number
             alive[key] = new = Tensor(event, number, role="tangent" if event.role == "tangent" else "")
             found.append(new)
@@ -213,7 +240,7 @@ def text_of(event: MemoryEvent) -> str:
         "reuse": f"{event.buffer} takes over the memory of {event.of}",
         "alias": f"{event.buffer} is another name for {event.of}",
         "free": f"{event.buffer} is freed",
-        "input": f"{event.buffer} is handed in",
+        "input": f"{event.buffer} is {'there before the step' if event.side == 'rank' else 'handed in'}",
         "output": f"{event.buffer} stays: {event.role or 'output'}",
     }
     return words[event.what]

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import Record
-from explorer.findings.memory.finding import ROLES, Known
-from explorer.findings.memory.memory import Line, Timeline, timelines
+from explorer.findings.memory.finding import Known, role_of
+from explorer.findings.memory.memory import Line, Timeline, rank_timeline, timelines
 from explorer.reading.columns import columns
 from explorer.reading.provenance import place
 
@@ -24,6 +24,7 @@ STEPS = columns(
     ("Int64", "wrapper_line"),
     ("string", "entity"),
 )
+RANK = columns(("category", "kind"), ("Int64", "before at_peak after_forward at_end"))
 PEAK = columns(
     ("category", "side"),
     ("Int64", "bytes"),
@@ -61,8 +62,23 @@ def whole(record: Record) -> Timeline | None:
 
 
 def _lines(record: Record) -> list[Line]:
-    found = whole(record)
-    return list(found.lines.values()) if found is not None else []
+    found = (whole(record), rank_timeline(record))
+    return [line for timeline in found if timeline is not None for line in timeline.lines.values()]
+
+
+def rank_memory(record: Record) -> pd.DataFrame:
+    """One row per kind of memory that a rank keeps: bytes before the step, at the peak, after the forward, at the end.
+
+    Raises ValueError if the record is not of a rank.
+    """
+    found = rank_timeline(record)
+    if found is None:
+        raise ValueError("this record is not of a rank: there was no process group when the model was called")
+    line = found.lines["rank"]
+    before = max((number for number, step in enumerate(line.steps) if step.event.what == "input"), default=0)
+    places = (before, line.peak, max(line.turn - 1, 0), len(line.steps) - 1)
+    rows = [(kind, *(sizes[place] for place in places)) for kind, sizes in line.layers.items()]
+    return pd.DataFrame(rows, columns=list(RANK)).astype(RANK)
 
 
 def _steps(line: Line) -> list[dict[str, Any]]:
@@ -80,8 +96,8 @@ def _steps(line: Line) -> list[dict[str, Any]]:
 def _at_peak(line: Line, known: Known) -> list[dict[str, Any]]:
     return [
         {
-            "side": line.side, "bytes": each.event.bytes, "buffer": each.event.buffer, "half": each.event.half,
-            "kept_as": ROLES.get(each.role), "made_by": known.maker(each.event) or None,
+            "side": line.side, "bytes": each.event.bytes, "buffer": known.name(each.event), "half": each.event.half,
+            "kept_as": role_of(each) or None, "made_by": known.maker(each.event) or None,
             "where": place(known.line(each.event)) or None,
             "code": known.code(each.event) or known.source_inputs(each.event) or None, "graph": each.event.graph,
             "first_step": each.first + 1, "last_step": each.end,

@@ -1,0 +1,230 @@
+"""Memory of a rank: the peak that is computed from a simulated rank against what real gloo processes allocate.
+
+    python benchmarks/rank_memory.py [--ranks 2] [case ...]
+
+A real process runs three compiled training steps with AdamW. In the third, torch's CPU allocations in forward and
+backward are measured by the profiler; weights, shards, optimizer states, buckets and inputs are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+WIDTH, LAYERS, BATCH = 256, 3, 64
+CASES = ("ddp", "ddp views", "fsdp2", "fsdp2 kept", "fsdp2 bf16", "simple fsdp", "tp", "2-d", "gpt2 ddp", "gpt2 fsdp2")
+LIMIT = 0.05
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def make(case: str, world: int) -> tuple[nn.Module, dict[str, Any]]:
+    """The sharded model of a case, and its inputs."""
+    torch.manual_seed(0)
+    model: nn.Module
+    if case.startswith("gpt2"):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(n_layer=3, n_embd=WIDTH, n_head=4, vocab_size=512, n_positions=64, use_cache=False,
+                            attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)  # fmt: skip
+        model, tokens = GPT2LMHeadModel(config), torch.randint(0, 512, (4, 64))
+        inputs = {"input_ids": tokens, "labels": tokens.clone()}
+        blocks = list(model.transformer.h)
+    else:
+        model = Model()
+        inputs, blocks = {"x": torch.randn(BATCH, WIDTH)}, list(model.blocks)
+    return shard(case.removeprefix("gpt2 "), model, blocks, world), inputs
+
+
+def shard(case: str, model: nn.Module, blocks: list[Any], world: int) -> nn.Module:
+    """The model, sharded as the case says."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh("cpu", (world,))
+    if case.startswith("ddp"):
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model, bucket_cap_mb=1, gradient_as_bucket_view="views" in case)
+    if case == "2-d":
+        pair = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("data", "tensor"))
+        split_columns(blocks, pair["tensor"])
+        mesh = pair["data"]
+    if case.startswith(("fsdp2", "2-d")):
+        options: dict[str, Any] = {"reshard_after_forward": False} if "kept" in case else {}
+        if "bf16" in case:
+            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for block in blocks:
+            fully_shard(block, mesh=mesh, **options)
+        return fully_shard(model, mesh=mesh, **options)
+    if case == "tp":
+        split_columns(blocks, mesh)
+    if case == "simple fsdp":
+        gather_on_read(model, mesh)
+    return model
+
+
+def split_columns(blocks: list[Any], mesh: Any) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    for block in blocks:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def gather_on_read(model: nn.Module, mesh: Any) -> None:
+    """SimpleFSDP: parameters are sharded DTensors, gathered by a property when they are read."""
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    def reader(name: str) -> property:
+        def read(module: Any) -> torch.Tensor:
+            whole = module._parameters[name].redistribute(placements=[Replicate()])
+            return whole.to_local(grad_placements=[Partial("avg")])
+
+        return property(read)
+
+    for module in list(model.modules()):
+        names = [name for name, _ in module.named_parameters(recurse=False)]
+        for name in names:
+            weight = module._parameters[name]
+            module._parameters[name] = nn.Parameter(
+                distribute_tensor(weight.data, mesh, [Shard(0)], src_data_rank=None)
+            )
+        if names:
+            kind = type(module)
+            module.__class__ = type(f"Gathered{kind.__name__}", (kind,), {name: reader(name) for name in names})
+
+
+def total(result: Any) -> torch.Tensor:
+    return result.loss if hasattr(result, "loss") else result.float().sum()
+
+
+def measure(case: str, rank: int, world: int) -> None:
+    """Print the peak of a real process: what is there before the third step, and what the step allocates."""
+    from compiler.torch_api.allocator import cpu_peak_bytes
+
+    distributed.init_process_group("gloo", rank=rank, world_size=world)
+    model, inputs = make(case, world)
+    optimizer = torch.optim.AdamW(model.parameters())
+    compiled = torch.compile(model)
+
+    def step() -> None:
+        total(compiled(**inputs)).backward()
+
+    for _ in range(2):
+        step()
+        optimizer.step()
+        optimizer.zero_grad()
+    there = sum(map(held, [*model.parameters(), *inputs.values()]))
+    there += sum(held(value) for state in optimizer.state.values() for value in state.values())
+    there += sum(held(each) for each in model.parameters()) if case.endswith(("ddp", "views")) else 0
+    print(json.dumps({"rank": rank, "there": there, "peak": there + cpu_peak_bytes(step)}), flush=True)
+    distributed.barrier()
+    os._exit(0)  # gloo's threads may outlive the group
+
+
+def held(value: Any) -> int:
+    """Bytes of a tensor on this rank."""
+    local = getattr(value, "_local_tensor", value)
+    return int(local.untyped_storage().nbytes()) if isinstance(local, torch.Tensor) else 0
+
+
+def simulate(case: str, rank: int, world: int) -> None:
+    """Print the peak of a simulated rank, in all and by kind."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    import explorer
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    model, inputs = make(case, world)
+    record = explorer.explore(model, kwargs=inputs, target="cpu").record
+    events = [event for event in record.memory if event.side == "rank"]
+    top = max(range(len(events)), key=lambda place: events[place].live, default=0)
+    kinds: dict[str, int] = {}
+    sizes: dict[str, tuple[str, int]] = {}
+    for event in events[: top + 1]:
+        sizes.pop(event.of or event.buffer, None)
+        if event.what != "free":
+            sizes[event.buffer] = event.kind, event.bytes
+    for kind, size in sizes.values():
+        kinds[kind] = kinds.get(kind, 0) + size
+    print(json.dumps({"rank": rank, "peak": events[top].live if events else 0, "kinds": kinds}), flush=True)
+
+
+def free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+def run_worker(how: str, case: str, rank: int, world: int, port: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--worker", how, "--rank", str(rank), "--ranks", str(world), case]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, error = process.communicate(timeout=1200)
+    found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    if not found:
+        raise RuntimeError(error[-3000:])
+    return dict(found[-1])
+
+
+def compare(case: str, world: int) -> bool:
+    port = free_port()
+    real = [run_worker("real", case, rank, world, port) for rank in range(world)]
+    found = [result_of(each) for each in real]
+    simulated = result_of(run_worker("simulated", case, world - 1, world, "0"))
+    measured = found[-1]["peak"]
+    error = simulated["peak"] / measured - 1
+    kinds = ", ".join(f"{kind} {size:,}" for kind, size in simulated["kinds"].items() if size)
+    print(f"{case:12} {world} ranks: real {measured:,}, simulated {simulated['peak']:,}, {error:+.1%}   ({kinds})")
+    return abs(error) <= LIMIT
+
+
+def main() -> int:
+    warnings.filterwarnings("ignore")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", default=CASES)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--worker", choices=("real", "simulated"))
+    asked = parser.parse_args()
+    if asked.worker:
+        torch.set_num_threads(1)
+        (measure if asked.worker == "real" else simulate)(asked.cases[0], asked.rank, asked.ranks)
+        return 0
+    failed = [case for case in asked.cases if not compare(case, asked.ranks)]
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

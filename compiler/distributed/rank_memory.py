@@ -1,0 +1,378 @@
+"""Memory of one rank over a training step: weights and shards, gathered weights, activations, gradients, optimizer.
+
+The step is put together from the forward that was observed (`step_tape`) and the memory events of each graph's code:
+FSDP's hooks gather and free weights between graphs. The backward runs the same graphs in reverse; FSDP gathers weights
+again that it freed, one unit ahead, and reduces each unit's gradients after its backward. Gradients of an earlier step
+are gone, as `zero_grad()` frees them; the optimizer has its states, as after the first step.
+
+Eager code between graphs and memory inside operators are not seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry
+from compiler.record.builder import Builder
+from compiler.record.measure_facts import Half, MemoryEvent, MemoryKind, MemoryWhat
+from compiler.torch_api.sharded_weights import Argument, Unit
+
+STATES_OF_ADAMW = 2
+"""AdamW keeps two tensors for each parameter that is trained, `exp_avg` and `exp_avg_sq`, of its size and type."""
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    """An allocation: its name, bytes and kind, and the graph's half that made it. `is_free` once it is gone."""
+
+    name: str
+    bytes: int
+    kind: MemoryKind
+    graph: str = ""
+    half: Half = "forward"
+    entity: str = ""
+    role: str = ""
+    is_free: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a graph: what it took from graphs before it, what it returned, and what it keeps for the backward."""
+
+    entry: RunEntry
+    number: int
+    taken: list[_Item] = field(default_factory=list)
+    results: list[_Item] = field(default_factory=list)
+    saved: dict[str, _Item] = field(default_factory=dict)
+    kept_inputs: Counter[int] = field(default_factory=Counter)
+    """Bytes of the inputs that the graph keeps for the backward."""
+    units: list[str] = field(default_factory=list)
+
+
+def rank_memory(tape: StepTape, events: Sequence[MemoryEvent]) -> tuple[MemoryEvent, ...]:
+    """Memory events of one training step of this rank (of one forward, if no graph has a backward).
+
+    `events` are those of the graphs' generated code. Returns () if no graph of the tape has any.
+    """
+    step = _Step(tape, events)
+    step.run()
+    return tuple(step.events())
+
+
+def add_rank_memory(builder: Builder, tape: StepTape) -> None:
+    """Add the memory events of this rank's step, in place of those that came with graphs of another rank."""
+    events = [event for event in builder.memory if event.side != "rank"]
+    builder.memory[:] = [*events, *rank_memory(tape, events)]
+
+
+class _Step:
+    """Plays one step and logs every allocation and free."""
+
+    def __init__(self, tape: StepTape, events: Sequence[MemoryEvent]) -> None:
+        self.tape = tape
+        self.log: list[tuple[MemoryWhat, _Item, Half, int, str]] = []
+        self.live = 0
+        self.of_graph: dict[tuple[str, Half], list[MemoryEvent]] = {}
+        for event in events:
+            if event.side == "compiled":
+                self.of_graph.setdefault((event.graph, event.half), []).append(event)
+        self.trains = any(half == "backward" for _, half in self.of_graph)
+        self.half: Half = "forward"
+        self.runs: list[_Run] = []
+        self.units: dict[str, Unit] = {}
+        self.unit_of: dict[int, str] = {}
+        self.flat: dict[str, _Item] = {}
+        self.weights: dict[str, list[_Item]] = {}
+        self.gradients: dict[str, list[_Item]] = {}
+        self.handed: list[_Item] = []
+        self.by_memory: dict[int, _Item] = {}
+        self._names: Counter[str] = Counter()
+
+    def run(self) -> None:
+        runs = [entry for entry in self.tape.entries if isinstance(entry, RunEntry)]
+        if not any((entry.graph, "forward") in self.of_graph for entry in runs):
+            return
+        self._begin(runs)
+        self._forward()
+        if self.trains:
+            self.half = "backward"
+            self._backward()
+
+    # Before the step
+
+    def _begin(self, runs: Sequence[RunEntry]) -> None:
+        """What is there before the step: weights or shards, optimizer states, buckets, inputs."""
+        units = {entry.unit.name: entry.unit for entry in self.tape.entries if isinstance(entry, UnitEntry)}
+        self.units = units
+        self.unit_of = {weight.memory: unit.name for unit in units.values() for weight in unit.weights}
+        trained = 0
+        for unit in units.values():
+            for weight in unit.weights:
+                kind: MemoryKind = "shards" if unit.shares > 1 else "parameters"
+                self._there(weight.name, weight.shard_bytes, kind)
+                trained += weight.shard_bytes if weight.gradient_bytes else 0
+        for name, argument in self._own_weights(runs):
+            kind = "shards" if argument.own_bytes < argument.whole_bytes else "parameters"
+            self._there(name, argument.bytes, kind, f"captured[{self._first_graph(runs, argument)}].{name}")
+            trained += argument.own_bytes if argument.trains else 0
+        if self.trains and trained:
+            self._there("optimizer states (AdamW)", STATES_OF_ADAMW * trained, "optimizer states")
+        if self.trains and self.tape.buckets is not None:
+            self._there("buckets of DistributedDataParallel", self.tape.buckets.bytes, "buckets")
+        for entry in runs[:1]:
+            for name, argument in entry.arguments.items():
+                if not argument.is_weight:
+                    self._there(name, argument.bytes, "inputs", f"captured[{entry.graph}].{name}")
+
+    def _there(self, name: str, size: int, kind: MemoryKind, entity: str = "") -> None:
+        if size:
+            self._allocate(_Item(self._unique(name), size, kind, entity=entity), "input")
+
+    def _own_weights(self, runs: Sequence[RunEntry]) -> Iterator[tuple[str, Argument]]:
+        """Parameters that graphs take and FSDP does not gather, each storage once."""
+        known = set(self.unit_of)
+        for entry in runs:
+            for name, argument in entry.arguments.items():
+                if argument.is_weight and argument.memory not in known:
+                    known.add(argument.memory)
+                    yield name, argument
+
+    def _first_graph(self, runs: Sequence[RunEntry], weight: Argument) -> str:
+        return next(entry.graph for entry in runs if weight in entry.arguments.values())
+
+    # Forward
+
+    def _forward(self) -> None:
+        last: dict[int, int] = {}
+        runs = [entry for entry in self.tape.entries if isinstance(entry, RunEntry)]
+        for number, entry in enumerate(runs):
+            last |= dict.fromkeys((each.memory for each in entry.arguments.values()), number)
+        before = ""
+        for step in self.tape.entries:
+            if isinstance(step, RunEntry):
+                self._run_forward(step, last)
+            elif step.moment == "gather":
+                self._gather(step.unit)
+            elif step.moment == "copy out":
+                self._free(self.flat.pop(before, None))  # kept until the next unit is copied out
+                self._copy_out(step.unit)
+                before = step.unit.name
+            else:
+                self._free_weights(step.unit.name)
+        self._free(self.flat.pop(before, None))
+
+    def _run_forward(self, entry: RunEntry, last: Mapping[int, int]) -> None:
+        units = (self.unit_of.get(argument.memory) for argument in entry.arguments.values())
+        run = _Run(entry, len(self.runs), units=list(dict.fromkeys(filter(None, units))))
+        self.runs.append(run)
+        for argument in entry.arguments.values():
+            if not argument.is_weight and (item := self.by_memory.get(argument.memory)) is not None:
+                run.taken.append(item)
+        names: dict[str, _Item | None] = {}
+        for event in self.of_graph.get((entry.graph, "forward"), ()):
+            self._play(event, run, names)
+        self._note_results(run)
+        for item, argument in self._values_between(entry):
+            is_last = last.get(argument.memory) == run.number
+            if is_last and not run.kept_inputs[item.bytes]:
+                self._free(item)
+
+    def _note_results(self, run: _Run) -> None:
+        """Match the tensors that a run returned with its allocations, by size."""
+        left = list(run.results)
+        for returned in run.entry.results:
+            item = next((each for each in left if each.bytes == returned.bytes), None)
+            if item is not None:
+                left.remove(item)
+                self.by_memory[returned.memory] = item
+
+    def _values_between(self, entry: RunEntry) -> Iterator[tuple[_Item, Argument]]:
+        for argument in entry.arguments.values():
+            item = self.by_memory.get(argument.memory)
+            if item is not None and not argument.is_weight:
+                yield item, argument
+
+    # Backward
+
+    def _backward(self) -> None:
+        order = [entry.unit.name for entry in self.tape.entries
+                 if isinstance(entry, UnitEntry) and entry.moment == "copy out"]  # fmt: skip
+        root = [name for name in order if not self.units[name].frees]
+        order = [name for name in order if self.units[name].frees]
+        if order:
+            self._gather(self.units[order[-1]])
+        for run in reversed(self.runs):
+            mine = [name for name in run.units if name in order]
+            for name in mine:
+                self._prepare(name, order)
+            self._run_backward(run)
+            for name in mine:
+                self._reduce(name)
+        for name in root:
+            self._reduce(name)
+        for items in list(self.gradients.values()):
+            for item in [each for each in items if each.role == "flat"]:
+                self._free(item)
+
+    def _prepare(self, name: str, order: Sequence[str]) -> None:
+        """Gather a unit's weights for its backward, and begin to gather those of the unit before it."""
+        if self.weights.get(name):
+            return
+        if name not in self.flat:
+            self._gather(self.units[name])
+        self._copy_out(self.units[name])
+        self._free(self.flat.pop(name, None))
+        place = order.index(name)
+        if place and not self.weights.get(order[place - 1]) and order[place - 1] not in self.flat:
+            self._gather(self.units[order[place - 1]])
+
+    def _run_backward(self, run: _Run) -> None:
+        names: dict[str, _Item | None] = dict(run.saved)
+        made: list[_Item] = []
+        for event in self.of_graph.get((run.entry.graph, "backward"), ()):
+            self._play(event, run, names)
+            if event.role == "gradient" and (item := names.get(event.buffer)) is not None:
+                made.append(item)
+        for item in run.saved.values():
+            self._free(item)
+        self._sort_gradients(run, list(dict.fromkeys(made)))
+        self._free_all(run.taken)
+        if not run.number:
+            self._free_all(self.handed)
+
+    def _sort_gradients(self, run: _Run, made: Sequence[_Item]) -> None:
+        """Tell gradients of weights, by their sizes, from those of values that the graph before takes."""
+        weights = [each for each in run.entry.arguments.values() if each.is_weight and each.trains]
+        for item in made:
+            weight = next((each for each in weights if each.own_bytes == item.bytes), None)
+            if weight is None:
+                self.handed.append(item)
+                continue
+            weights.remove(weight)
+            if (unit := self.unit_of.get(weight.memory)) is not None:
+                self.gradients.setdefault(unit, []).append(item)
+            elif self.tape.buckets is not None and self.tape.buckets.holds_gradients:
+                self._free(item)
+
+    def _reduce(self, name: str) -> None:
+        """Reduce a unit's gradients as FSDP2 does after its backward."""
+        unit = self.units[name]
+        self._free_weights(name)
+        for other, items in self.gradients.items():
+            for item in [each for each in items if each.role == "flat" and other != name]:
+                self._free(item)
+        if not unit.reduce_bytes:
+            return
+        flat = _Item(self._unique(f"{name}: gradients to reduce"), unit.reduce_bytes, "gradients", role="flat")
+        self._allocate(flat)
+        self._free_all(self.gradients.pop(name, []))
+        self.gradients[name] = [flat]
+        size = unit.reduce_bytes // unit.shares
+        self._allocate(_Item(self._unique(f"{name}: reduced gradients"), size, "gradients"))
+
+    # FSDP's hooks
+
+    def _gather(self, unit: Unit) -> None:
+        item = _Item(self._unique(f"{unit.name}: all-gather"), unit.gathered_bytes, "gathered weights")
+        if unit.shares > 1:
+            self.flat[unit.name] = item
+            self._allocate(item)
+
+    def _copy_out(self, unit: Unit) -> None:
+        self.weights[unit.name] = items = [
+            _Item(self._unique(f"{weight.name} gathered"), weight.gathered_bytes, "gathered weights")
+            for weight in unit.weights
+        ]
+        for item in items:
+            self._allocate(item)
+
+    def _free_weights(self, name: str) -> None:
+        self._free_all(self.weights.pop(name, []))
+
+    # Events of a graph's code
+
+    def _play(self, event: MemoryEvent, run: _Run, names: dict[str, _Item | None]) -> None:
+        """Follow an event of the generated code. `names` are the buffers of this run; None for what others hold."""
+        if event.what == "input":
+            if event.role == "tangent":
+                names[event.buffer] = self._tangent(event)
+            else:
+                names.setdefault(event.buffer, None)
+        elif event.what == "allocate":
+            item = names[event.buffer] = self._item(event, run)
+            self._allocate(item)
+        elif event.what == "alias":
+            names[event.buffer] = names.get(event.of)
+        elif event.what == "reuse":
+            names[event.buffer] = self._reuse(names.pop(event.of, None), self._item(event, run))
+        elif event.what == "free":
+            self._free(names.get(event.buffer))
+        elif event.what == "output":
+            self._keep(event, run, names)
+
+    def _keep(self, event: MemoryEvent, run: _Run, names: Mapping[str, _Item | None]) -> None:
+        item = names.get(event.buffer)
+        if event.role == "gradient" and item is not None:
+            item.kind, item.role = "gradients", "gradient"
+        elif event.role == "result" and item is not None:
+            run.results.append(item)
+        elif event.role == "saved":
+            if item is None:
+                run.kept_inputs[event.bytes] += 1
+            elif item not in run.results:
+                run.saved[event.of] = item
+
+    def _tangent(self, event: MemoryEvent) -> _Item:
+        """The gradient that is handed in: of the graph after this one, or of code that is not seen."""
+        found = next((item for item in self.handed if item.bytes == event.bytes), None)
+        if found is not None:
+            self.handed.remove(found)
+            return found
+        item = _Item(self._unique(event.buffer), event.bytes, "gradients", event.graph, self.half, event.entity)
+        self._allocate(item)
+        return item
+
+    def _item(self, event: MemoryEvent, run: _Run) -> _Item:
+        name = self._unique(event.buffer if not run.number else f"{event.buffer} of run {run.number + 1}")
+        return _Item(name, event.bytes, "activations", event.graph, self.half, event.entity)
+
+    # The log
+
+    def _unique(self, name: str) -> str:
+        self._names[name] += 1
+        return name if self._names[name] == 1 else f"{name} ({self._names[name]})"
+
+    def _allocate(self, item: _Item, what: MemoryWhat = "allocate") -> None:
+        self.live += item.bytes
+        self._note(what, item)
+
+    def _reuse(self, before: _Item | None, item: _Item) -> _Item | None:
+        """Hand the memory of an item on to a new one."""
+        if before is None or before.is_free:
+            return before
+        before.is_free = True
+        self.log.append(("reuse", item, self.half, self.live, before.name))
+        return item
+
+    def _free(self, item: _Item | None) -> None:
+        if item is not None and not item.is_free:
+            item.is_free = True
+            self.live -= item.bytes
+            self._note("free", item)
+
+    def _free_all(self, items: Iterable[_Item]) -> None:
+        for item in list(items):
+            self._free(item)
+
+    def _note(self, what: MemoryWhat, item: _Item) -> None:
+        self.log.append((what, item, self.half, self.live, ""))
+
+    def events(self) -> Iterator[MemoryEvent]:
+        """The log as events; what an item turned out to be, such as a gradient, it is from its allocation on."""
+        for what, item, half, live, before in self.log:
+            yield MemoryEvent(
+                item.graph, half, what, item.name, item.bytes, live, "rank", of=before, entity=item.entity,
+                kind=item.kind,
+            )  # fmt: skip
