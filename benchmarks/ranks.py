@@ -1,6 +1,7 @@
 """How well differing ranks are found: `python -m benchmarks.ranks [--keep DIR] [NAME…]` prints JSON.
 
-Runs the programs of `rank_programs` with TORCH_TRACE, each rank in a process of its own, and compares the logs.
+With `--speed`, it measures how fast ranks are simulated (`rank_speed`). Otherwise it runs the programs of
+`rank_programs` with TORCH_TRACE, each rank in a process of its own, and compares the logs.
 `false_divergences` counts differences of ranks that are equal; `found` counts injected ones that are found, of the
 right kind and, if the difference has a line, on that line.
 """
@@ -124,8 +125,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="programs; all without")
     parser.add_argument("--keep", type=Path, help="a folder for the logs; programs with logs there are not run again")
     parser.add_argument("--at-once", type=int, default=1, help="programs that run at once (1)")
+    parser.add_argument("--speed", action="store_true", help="measure how fast ranks are simulated, and nothing else")
     parser.add_argument("--logs-only", action="store_true", help="write the logs, and compare nothing")
     args = parser.parse_args(words)
+    if args.speed:
+        from benchmarks.rank_speed import speed
+
+        print(json.dumps(speed(args.names), indent=1))
+        return
     from benchmarks.rank_differences import DIFFERENT
     from benchmarks.rank_programs import EQUAL
 

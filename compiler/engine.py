@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -26,6 +26,8 @@ from compiler.calls.explored import Explored, cannot_repeat
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.calls.state import StateBefore, state_before
 from compiler.capture.sources import is_installed
+from compiler.distributed.group import SimulatedGroup
+from compiler.distributed.shared_graphs import SharedGraphs
 from compiler.process.environment import environment
 from compiler.record import MACHINE_STAGES, Check, Problem, Record
 from compiler.record.builder import Builder, Event, Listener
@@ -38,9 +40,11 @@ from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.eager import holds_dtensor
+from compiler.torch_api.missing_gpus import without_cpu_mode
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.released import revert_leftover_fx_patches
+from compiler.torch_api.shard_shapes import Sharding, shardings
 from compiler.torch_api.supported import warn_of_newer_torch
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
@@ -70,7 +74,8 @@ class Exploration:
 
     `listener` is notified of each stage. Exceptions of the user's code propagate. If torch.compile fails, a `Problem`
     is recorded, and the user's code runs uncompiled. With `build`, code is built regardless of the options. `site` is
-    the line that calls are attributed to; by default, the line of the user's code that makes them.
+    the line that calls are attributed to; by default, the line of the user's code that makes them. `shared` has graphs
+    that need not be compiled, as another rank of a simulated job has.
     """
 
     def __init__(
@@ -81,13 +86,16 @@ class Exploration:
         listener: Listener | None = None,
         build: bool = False,
         site: tuple[fx.SourceFrame, ...] | None = None,
+        shared: SharedGraphs | None = None,
     ) -> None:
         self.options = options or Options()
         self._site = site
         self._builder = Builder(title, self.options, environment(), listener)
-        self._recorder = Recorder(self._builder, build=build or builds(self.options))
+        self._recorder = Recorder(self._builder, build=build or builds(self.options), shared=shared)
         self._observation: dynamo.Observation | None = None
         self._calls: list[Call] = []
+        self.shardings: tuple[Sharding, ...] = ()
+        """How the DTensors of the first call are split; their parameters may be gathered after it."""
         self._stack = ExitStack()
         self._launches = ExitStack()
         """Closed after `_stack`, as measurements after the call run its kernels again."""
@@ -109,7 +117,7 @@ class Exploration:
 
     def result(self, value: Any = None) -> Explored:
         """The result so far: the record, `value` (the call's return value), and objects to run the call again."""
-        return Explored(self.record, value, self.kept, self.call, self.files())
+        return Explored(self.record, value, self.kept, self.call, self.files(), self.shardings)
 
     def __enter__(self) -> Exploration:
         warn_of_newer_torch()
@@ -312,9 +320,10 @@ class Exploration:
         self._builder.calls = recorder.call_number
         recorder.tape.begin()
         try:
-            with _grad_mode(self.options.grad):
+            with _grad_mode(self.options.grad), without_cpu_mode() if SimulatedGroup.active else nullcontext():
                 before, number = self._state_before(fn, args, kwargs), recorder.call_number
-                call = Call(fn, compiled, args, kwargs, site=recorder.call_site, before=before, number=number)
+                call = Call(fn, compiled, args, kwargs, site=recorder.call_site, before=before, number=number,
+                            group=SimulatedGroup.active)  # fmt: skip
                 return self._call_and_keep(call)
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
@@ -330,6 +339,7 @@ class Exploration:
         """Make a call; keep it if it is the first, triggered a compilation, or has new arguments after a break."""
         if not self._calls:
             self._calls.append(call)
+            self.shardings = shardings(_tensors_of(call))
         known = len(self._builder.frames)
         try:
             return call.compiled(*call.args, **call.kwargs)
@@ -364,13 +374,14 @@ def explore(
     listener: Listener | None = None,
     calls: Sequence[Sequence[Any]] = (),
     site: tuple[fx.SourceFrame, ...] | None = None,
+    shared: SharedGraphs | None = None,
 ) -> Explored:
     """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises.
 
     With `calls`, a sequence of argument tuples, `fn` is called once for each, and the value is a list of the results.
-    `site` is as for `Exploration`.
+    `site` and `shared` are as for `Exploration`.
     """
-    with Exploration(options, listener=listener, site=site) as exploration:
+    with Exploration(options, listener=listener, site=site, shared=shared) as exploration:
         compiled = exploration.compile(fn)
         values = [compiled(*each, **(kwargs or {})) for each in calls or [args]]
         value = values if calls else values[0]
@@ -389,7 +400,8 @@ def explore_again(
 
     With `build`, code is built regardless of the options. `inside` is called before the exploration ends.
     """
-    with Exploration(options, listener=listener, build=build, site=call.site or None) as exploration:
+    in_group = call.group.enter() if call.group is not None else nullcontext()
+    with in_group, Exploration(options, listener=listener, build=build, site=call.site or None) as exploration:
         call_again(call, exploration.compile)
         if inside is not None:
             inside(exploration.result())

@@ -304,6 +304,10 @@ def _check_ranks(options: Options) -> None:
     for word in filter(str.isdecimal, options.rank.split(",")):
         if int(word) >= options.ranks:
             raise OptionError(f"rank={word}: {options.ranks} ranks are numbered from 0 to {options.ranks - 1}.")
+    if options.ranks > options.node and options.ranks % options.node:
+        raise OptionError(
+            f"{options.ranks} ranks do not fill nodes of {options.node} GPUs: say how large a node is, node="
+        )
     if options.time or options.check:
         asked = "time" if options.time else "check"
         raise OptionError(

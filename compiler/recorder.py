@@ -35,6 +35,7 @@ from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
 from compiler.capture.symbolic_shapes import names_of, symbol_of
 from compiler.distributed.collectives import CollectiveLog
 from compiler.distributed.hooks import HookLog
+from compiler.distributed.shared_graphs import SharedGraphs
 from compiler.distributed.step_tape import StepTape
 from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
@@ -67,8 +68,10 @@ LONG_SECONDS = 10.0
 class Recorder:
     """Implements `DynamoObserver`; makes a `GraphRecorder` for each captured graph."""
 
-    def __init__(self, builder: Builder, *, build: bool) -> None:
+    def __init__(self, builder: Builder, *, build: bool, shared: SharedGraphs | None = None) -> None:
         self.builder = builder
+        self._shared = shared
+        self._taken: list[str] = []
         self.build = build
         self.book = SourceBook()
         self.names = GeneratedNames()
@@ -212,7 +215,11 @@ class Recorder:
         eager = as_eager(captured)
         kept.captured, kept.eager, kept.book = captured, eager, self.book
         stage = AutogradStage(self.builder, recorder.latest["captured"], eager)
-        looks = self.builder.keeps("autograd")
+        is_taken = self._shared is not None and self._shared.has(graph, captured)
+        if self._shared is not None and is_taken:
+            self._taken.append(graph)
+            self.collectives.copy_graph(graph, self._shared.collectives_of(graph))
+        looks = self.builder.keeps("autograd") and not is_taken
 
         def keep(call: Function) -> Function:
             watched = stage.record_first_call(call) if looks else call
@@ -222,7 +229,7 @@ class Recorder:
         uncompiled = self._note_calls(frame, keep(stage.run if looks else eager.forward), captured)
         if bucket is not None:
             uncompiled = run_or_propagate(uncompiled, captured.forward)
-        if not self._needs_backend():
+        if not self._needs_backend() or is_taken:
             return uncompiled
         observer = untimed_observer(recorder, self.torch_time)
         virtual = InductorRetargeting(gpu, observer.on_choice) if gpu else None
@@ -374,6 +381,8 @@ class Recorder:
         """Add facts known only at the end: uncompiled calls, skipped functions, sources, late decisions."""
         self.stop_hearing()
         self._say_what_took_long()
+        if self._shared is not None:
+            self._shared.copy_into(self.builder, self._taken)
         for decisions in self.later:
             self.builder.decisions.extend(decisions())
         self.breaks.finish(self._codes)

@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +21,7 @@ from explorer.run.compiling import KernelCompiler
 from explorer.run.patch import Patch
 
 if TYPE_CHECKING:
+    from compiler.record.options import Options
     from explorer.run.run import Run
     from explorer.run.xray import XRayed
 
@@ -273,24 +275,70 @@ def _explore(args: argparse.Namespace) -> None:
 
 def _explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
     """Explore the call that `args` describe. If the user's code raises, print its traceback and return None."""
-    import torch
-
-    from explorer.entry import call_inputs, user_code
+    from compiler.option_checks import parse_options
+    from explorer.entry import user_code
     from explorer.entry.explore import explore_call
 
-    torch.manual_seed(args.seed)
     try:
-        function, path = user_code.load(args.code)
-        inputs = call_inputs.parse(args.inputs)
-        user_code.check_call(function, args.code.rpartition(":")[2], inputs.args, inputs.kwargs)
-        site = user_code.line_of_name(function, args.code, path)
+        if options.get("ranks"):
+            return _explore_ranks(args, parse_options(**options))
+        call = _load_call(args)
         return user_code.run_user_code(
-            path, lambda: explore_call(function, inputs.args, inputs.kwargs, options, site=site)
+            call.path, lambda: explore_call(call.function, call.args, call.kwargs, options, site=call.site)
         )
     except user_code.UserError as error:
         traceback.print_exception(type(error.cause), error.cause, error.trace)
         args.failed = True
         return None
+
+
+@dataclass(frozen=True)
+class _LoadedCall:
+    """The call that the command's arguments describe; `site` is the line that names the function."""
+
+    function: Callable[..., Any]
+    path: Path
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    site: Any
+
+
+def _load_call(args: argparse.Namespace, *, makes_model: bool = False) -> _LoadedCall:
+    """Run the user's file and parse the inputs. With `makes_model`, a function without parameters is called first."""
+    import torch
+
+    from explorer.entry import call_inputs, user_code
+    from explorer.entry.ranks import is_script
+
+    torch.manual_seed(args.seed)
+    function, path = user_code.load(args.code)
+    inputs = call_inputs.parse(args.inputs)
+    if makes_model and is_script(function) and (inputs.args or inputs.kwargs):
+        function = user_code.run_user_code(path, function)
+    user_code.check_call(function, args.code.rpartition(":")[2], inputs.args, inputs.kwargs)
+    site = user_code.line_of_name(function, args.code, path)
+    return _LoadedCall(function, path, inputs.args, inputs.kwargs, site)
+
+
+def _explore_ranks(args: argparse.Namespace, options: Options) -> Run:
+    """Explore the ranks of a simulated job; the user's file runs once for each."""
+    from compiler import engine
+    from compiler.calls.explored import Explored
+    from compiler.distributed.shared_graphs import SharedGraphs
+    from explorer.entry import ranks, user_code
+
+    def explore_rank(shared: SharedGraphs) -> Explored:
+        call = _load_call(args, makes_model=True)
+
+        def explore() -> Explored:
+            if ranks.is_script(call.function) and not (call.args or call.kwargs):
+                return ranks.explore_script(call.function, options, shared)
+            return engine.explore(call.function, call.args, call.kwargs, options, site=call.site, shared=shared)
+
+        found: Explored = user_code.run_user_code(call.path, explore)
+        return found
+
+    return ranks.explore_each_rank(options, explore_rank)
 
 
 def _xray(args: argparse.Namespace) -> None:
@@ -367,7 +415,12 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _report_run(run: Run, args: argparse.Namespace) -> None:
+    rank = run.record.place.rank if run.record.origin == "observed" and run.record.place else 0
+    if rank:  # of a real job: rank 0 shows the records of all
+        return
     print(run)
+    if run.record.place is not None:
+        print(f"\n{run.ranks}")
     _save(run, args)
 
 

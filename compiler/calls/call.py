@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.func import functional_call
@@ -68,13 +68,21 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
             yield from nested_codes(constant)
 
 
+class GroupOfCall(Protocol):
+    """A simulated process group: the call is repeated inside of it."""
+
+    def enter(self) -> AbstractContextManager[Any]:
+        """Make the group that of the process in a block."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A call: the function, eager and compiled, its arguments, and the modes around it (by default the current ones).
 
     `later` holds later calls of the same function that triggered a compilation, or that may trigger one once graph
     breaks are gone. `site` is the source line of the call, if known. `before` is the state of the user's objects before
-    the call, if it was saved. `number` counts the calls of the function, from 1.
+    the call, if it was saved. `number` counts the calls of the function, from 1. `group` is the simulated process group
+    of the call.
     """
 
     fn: Callable[..., Any]
@@ -86,6 +94,7 @@ class Call:
     site: tuple[SourceFrame, ...] = ()
     before: StateBefore | None = None
     number: int = 1
+    group: GroupOfCall | None = None
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Modules that the call runs, by their name in its code; "" for the called module itself."""
@@ -214,7 +223,8 @@ def leave_no_trace(call: Call) -> Iterator[None]:
     """
     buffers = list(call.buffers().values())
     saved = [buffer.detach().clone() for buffer in buffers]
-    with torch.random.fork_rng(), redirect_stdout(_NullStream()), call.surroundings.restore():
+    in_group = call.group.enter() if call.group is not None else nullcontext()
+    with in_group, torch.random.fork_rng(), redirect_stdout(_NullStream()), call.surroundings.restore():
         try:
             yield
         finally:

@@ -10,13 +10,14 @@ from compiler.calls.call import Call
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.record import Problem, Record
 from compiler.record.options import Options
+from compiler.torch_api.shard_shapes import Sharding
 
 
 @dataclass(frozen=True, slots=True)
 class Explored:
     """The record of a call, its return value, and the objects needed to run the call or its kernels again.
 
-    `files` are names of source files in the record, by path.
+    `files` are names of source files in the record, by path. `shardings` is how the call's DTensors are split.
     """
 
     record: Record
@@ -24,6 +25,7 @@ class Explored:
     kept: Mapping[str, KeptFrame]
     call: Call | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    shardings: tuple[Sharding, ...] = ()
 
 
 class ExploreAgain(Protocol):

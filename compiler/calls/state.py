@@ -251,14 +251,14 @@ def _named_values(owner: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _copy_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return None if _is_freed(value) else value.detach().clone()
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy()) if value.dtype.kind in "biufc" else value.tolist()
     return value
 
 
 def _restore_of_tensor(tensor: torch.Tensor, is_copied: bool) -> Restore:
-    if tensor.device.type == "meta" or tensor.layout != torch.strided:
+    if tensor.device.type == "meta" or tensor.layout != torch.strided or _is_freed(tensor):
         return lambda: None
     saved = tensor.detach().clone() if is_copied else None
     grad, wants_grad = tensor.grad if tensor.is_leaf else None, tensor.requires_grad
@@ -276,6 +276,12 @@ def _restore_of_tensor(tensor: torch.Tensor, is_copied: bool) -> Restore:
             tensor.data = saved.clone()
 
     return restore
+
+
+def _is_freed(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor is gone, as FSDP frees that of gathered weights: reading it would crash."""
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_plain and tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
 
 
 def _without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from compiler.distributed.group import SimulatedGroup
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Group, Place, Span
 from compiler.record.builder import Builder
-from compiler.torch_api.collectives import CollectiveCall, collective_calls, is_initialized, is_simulated
+from compiler.torch_api.collectives import CollectiveCall, collective_calls, group_facts, is_initialized, is_simulated
 
 
 def place_of_process(node_size: int = 0) -> Place | None:
@@ -77,6 +77,13 @@ class CollectiveLog:
             halves.pop("", None)
         halves[artifact.half] = [collective for collective, _ in found]
         self._groups |= {group.name: group for _, group in found}
+
+    def copy_graph(self, graph: str, found: Sequence[Collective]) -> None:
+        """Take the collectives of a graph that another rank has compiled; their groups are this rank's."""
+        halves = self._found[graph] = {}
+        for each in found:
+            halves.setdefault(each.half, []).append(each)
+            self._groups[each.group] = group_facts(each.group)
 
     def finish(self, builder: Builder) -> None:
         """Add the rank's place, and collectives and groups, to the record. The process group must still exist."""

@@ -11,13 +11,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 import torch.distributed as dist
 
 from compiler.record import Place
 from compiler.record.options import OptionError, Options
 from compiler.torch_api.fake_tensors import FakeTensorMode
-from compiler.torch_api.patching import Function, replace_attribute, set_environment
+from compiler.torch_api.missing_gpus import has_gpu, keep_on_cpu, run_spawned_function
+from compiler.torch_api.patching import Function, set_environment
 
 DEFAULT_NODE = 8
 """GPUs of a node, if the user does not say."""
@@ -50,18 +50,27 @@ class SimulatedGroup:
         with ExitStack() as stack:
             stack.callback(before.restore)
             stack.enter_context(set_environment(**self._environment()))
-            stack.enter_context(_without_missing_gpus())
+            stack.enter_context(keep_on_cpu())
             (self.groups or process_groups.NO_GROUPS).restore()
             if self.groups is None:
                 process_groups.forget_meshes()
                 process_groups.make_fake_group(self.world, self.rank)
             stack.enter_context(process_groups.answer_setup(self._initialize, _destroy))
             stack.enter_context(process_groups.note_meshes(self.meshes))
+            stack.enter_context(run_spawned_function(self.rank, self.world, self.local_size))
             SimulatedGroup.active = self
             try:
                 yield self
+            except Exception as error:
+                self._explain(error)
+                raise
             finally:
                 SimulatedGroup.active, self.groups = outer, process_groups.ProcessGroups.current()
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on one node."""
+        return min(self.node_size, self.world)
 
     def place(self) -> Place:
         """The rank's place in the job, and in the last device mesh that holds all ranks."""
@@ -75,7 +84,7 @@ class SimulatedGroup:
 
     def _environment(self) -> dict[str, str]:
         """The variables that torchrun sets, for nodes of `node_size` GPUs."""
-        local = min(self.node_size, self.world)
+        local = self.local_size
         nodes = -(-self.world // local)
         return {
             "RANK": str(self.rank),
@@ -104,6 +113,20 @@ class SimulatedGroup:
                     f"init_process_group({name}={given}), but {name} {known} is simulated (--{option} {known}): write "
                     f'init_process_group("nccl"), which reads RANK and WORLD_SIZE, or --{option} {given}'
                 )
+
+    def _explain(self, error: Exception) -> None:
+        """Add to the message of an error what it means in a simulated job."""
+        words, why = str(error), ""
+        if "Mesh should not be bigger than default world size" in words:
+            why = f"{self.world} ranks are simulated (--ranks {self.world}): make a mesh of {self.world}."
+        elif "CUDA" in words and not has_gpu():
+            why = (
+                "This machine has no GPU. Simulated ranks keep on the CPU what .to, .cuda and functions that make "
+                'tensors put on "cuda"; elsewhere, take the device of a tensor: device=x.device. The code is '
+                "written for the GPU that --target names."
+            )
+        if why:
+            error.args = (f"{words}\n{why}",)
 
 
 @contextmanager
@@ -152,20 +175,3 @@ def _destroy(destroy: Function, group: Any) -> None:
     """Answer destroy_process_group(group): the default group stays until the simulation ends."""
     if group is not None and group is not dist.group.WORLD:
         destroy(group)
-
-
-@contextmanager
-def _without_missing_gpus() -> Iterator[None]:
-    """Ignore torch.cuda.set_device(LOCAL_RANK) for GPUs that are not in this machine."""
-    count = torch.cuda.device_count()
-
-    def ignore_missing(original: Function) -> Function:
-        def set_device(device: Any) -> None:
-            index = device if isinstance(device, int) else torch.device(device).index
-            if index is not None and index < count:
-                original(device)
-
-        return set_device
-
-    with replace_attribute(torch.cuda, "set_device", ignore_missing):
-        yield

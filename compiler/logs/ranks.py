@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from compiler.logs.changes import (
@@ -49,7 +48,7 @@ from compiler.logs.fingerprints import (
     lines_of,
     place_of_kernel,
 )
-from compiler.record.plain_text import file_name, pluralize
+from compiler.record.plain_text import file_name, pluralize, rank_words
 
 _AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
 _GRAPHS = ("graph", *_AUTOGRAD)
@@ -505,15 +504,6 @@ def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
         groups = (f"group {usual}",), (f"group {found.group}",)
         yield Difference("collectives", words, odd, others, found.compile_id, *where, *groups, hang)
         return
-
-
-def rank_words(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 2-7`."""
-    ordered = sorted(ranks)
-    starts = [ordered[0], *(after for before, after in pairwise(ordered) if after != before + 1)]
-    ends = [*(before for before, after in pairwise(ordered) if after != before + 1), ordered[-1]]
-    spans = (str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
 
 
 def _verb(ranks: str, verb: str) -> str:

@@ -1,14 +1,24 @@
-"""Plain-text helpers: counts, bytes, one line, file names, suggestions for misspelt names."""
+"""Plain-text helpers: counts, ranks, bytes, one line, file names, suggestions for misspelt names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 
 
 def pluralize(count: float, noun: str, plural: str = "") -> str:
     """A count with its noun: `1 kernel`, `3 kernels`, or `2 launches` if the plural is given."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 2-7`."""
+    ordered = sorted(ranks)
+    starts = [ordered[0], *(after for before, after in pairwise(ordered) if after != before + 1)]
+    ends = [*(before for before, after in pairwise(ordered) if after != before + 1), ordered[-1]]
+    spans = (str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
 
 
 def one_line(text: str) -> str:

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _register_process_group, _unregister_all_process_groups
-from torch._guards import active_fake_mode
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed import device_mesh, distributed_c10d
 
-from compiler.torch_api.patching import Function
+from compiler.torch_api.patching import Function, call_instead, replace_attribute
 
 _TABLES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag", "pg_coalesce_state")
 _GLOBALS = ("_backend", "_default_pg_init_method", "_group_count")
@@ -62,11 +61,11 @@ class ProcessGroups:
         device_mesh._mesh_resources.mesh_stack[:] = self.meshes
         if _RANDOM in sys.modules:
             sys.modules[_RANDOM]._rng_tracker = self.random  # type: ignore[attr-defined]
-        sys.excepthook = self.excepthook
+        sys.excepthook = self.excepthook or sys.excepthook
 
 
 NO_GROUPS = ProcessGroups(
-    {name: {} for name in _TABLES}, dict.fromkeys(_GLOBALS[:2]) | {"_group_count": 0}, None, (), None, sys.excepthook
+    {name: {} for name in _TABLES}, dict.fromkeys(_GLOBALS[:2]) | {"_group_count": 0}, None, (), None, None
 )
 
 
@@ -75,6 +74,16 @@ def make_fake_group(world: int, rank: int) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+
+def default_store() -> Any:
+    """The key-value store that the processes of the job share."""
+    return distributed_c10d._get_default_store()
+
+
+def group_names() -> tuple[str, ...]:
+    """Names of the process groups that this rank belongs to, in the order in which they were made."""
+    return tuple(distributed_c10d._world.pg_names.values())
 
 
 def forget_meshes() -> None:
@@ -129,17 +138,28 @@ def note_meshes(meshes: list[Any]) -> Iterator[None]:
     Without a GPU, a mesh of GPUs is one of CPUs, as are the tensors of the user's program. Under a FakeTensorMode, a
     mesh has real tensors, as torch reads their values.
     """
-    original = device_mesh.DeviceMesh.__init__
+    mesh_type = device_mesh.DeviceMesh
 
-    def initialize(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        is_missing = device_type == "cuda" and not torch.cuda.is_available() and active_fake_mode() is None
+    def initialize(original: Function, self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        is_missing = device_type == "cuda" and not torch.cuda.is_available()
+        if isinstance(ranks := kwargs.get("_rank_map"), FakeTensor):  # init_device_mesh numbers the ranks in order
+            kwargs["_rank_map"] = torch.Size(ranks.shape).numel()
         with unset_fake_temporarily():
+            if isinstance(count := kwargs.get("_rank_map"), int):
+                kwargs["_rank_map"] = torch.arange(count, dtype=torch.int)
             original(self, "cpu" if is_missing else device_type, *args, **kwargs)
         if getattr(self, "_root_mesh", None) is None:
             meshes.append(self)
 
-    device_mesh.DeviceMesh.__init__ = initialize  # type: ignore[method-assign]
-    try:
+    def read_real(original: property) -> property:
+        def ranks_of(self: Any) -> Any:
+            with unset_fake_temporarily():
+                return original.fget(self)  # type: ignore[misc]
+
+        return property(ranks_of, doc=original.__doc__)
+
+    with (
+        replace_attribute(mesh_type, "__init__", call_instead(initialize)),
+        replace_attribute(mesh_type, "mesh", read_real),
+    ):
         yield
-    finally:
-        device_mesh.DeviceMesh.__init__ = original  # type: ignore[method-assign]

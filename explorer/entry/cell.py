@@ -8,17 +8,24 @@ expression is returned for IPython to display. Exceptions of the cell propagate.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any, Literal
 
+import torch
 from IPython.core.error import UsageError
+from IPython.utils.capture import capture_output
+from torch import nn
 
+from compiler.calls.call import without_output
 from compiler.record.plain_text import did_you_mean
 from explorer.entry.choice import Choice, copy_tree, mark_calls, with_choice
 from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank, torch_compile_line, value_of
+from explorer.entry.ranks import RandomStates
 from explorer.entry.tracebacks import show_below
 
 Mode = Literal["exec", "single", "eval"]
@@ -37,6 +44,7 @@ class Cell:
 
     def __init__(self, shell: Any, text: str, fn: str = "") -> None:
         self.shell = shell
+        self.namespace: dict[str, Any] = shell.user_ns
         self.fn = _normalize_callee(fn)
         self.source, self.name = _register_source(shell, text)
         tree = shell.compile.ast_parse(self.source, filename=self.name)
@@ -62,14 +70,25 @@ class Cell:
 
     def can_compile(self, site: Site) -> bool:
         """Whether a call's callee exists already and can be compiled."""
-        value = None if site.callee is None else value_of(site.callee, self.shell.user_ns)
+        value = None if site.callee is None else value_of(site.callee, self.namespace)
         return value is not None and rank(value) is not Rank.NOTHING
 
     def choice(self, compile_one: CompileOne) -> Choice:
         """A `Choice` for one run of the cell; `compile_one` returns the replacement for a callable."""
-        ahead = LookAhead(self.sites, self._bindings, self.shell.user_ns)
+        ahead = LookAhead(self.sites, self._bindings, self.namespace)
         theirs = "" if self.fn else self._compiles_itself()
         return Choice(self.sites, compile_one, ahead, fn=self.fn, theirs=theirs, file=self.name)
+
+    def with_namespace(self, namespace: dict[str, Any]) -> Cell:
+        """The same cell, to be run in another namespace than the user's."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
+
+    def _scopes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The globals and locals of the cell's code."""
+        is_users = self.namespace is self.shell.user_ns
+        return self.shell.user_global_ns if is_users else self.namespace, self.namespace
 
     def run(self, choice: Choice) -> Any:
         """Run the cell; return the value of its last expression, or None."""
@@ -79,7 +98,7 @@ class Cell:
             choice.watch()
             for node, mode in self._statements:
                 code = self._code(node, mode, choice)
-                value = eval(code, self.shell.user_global_ns, self.shell.user_ns)
+                value = eval(code, *self._scopes())
         except BaseException as error:
             show_below(error, Cell.run.__code__, self.shell)
             raise
@@ -95,7 +114,7 @@ class Cell:
             choice.watch()
             for node, mode in self._statements:
                 code = self._code(node, mode, choice)
-                value = eval(code, self.shell.user_global_ns, self.shell.user_ns)
+                value = eval(code, *self._scopes())
                 if code.co_flags & inspect.CO_COROUTINE:
                     value = await value
         except BaseException as error:
@@ -116,7 +135,7 @@ class Cell:
             return with_choice(self.shell.compile(_tree(node, mode), self.name, mode), choice)
 
     def _compiles_itself(self) -> str:
-        line = torch_compile_line(self.body, self.shell.user_ns)
+        line = torch_compile_line(self.body, self.namespace)
         return f"the cell calls torch.compile itself (line {line})" if line else ""
 
 
@@ -198,3 +217,39 @@ def _not_called_message(fn: str, body: list[ast.stmt]) -> str:
         )
     called = ", ".join(dict.fromkeys(calls)) or "nothing"
     return f"--fn {fn}: the cell does not call it{did_you_mean(fn, calls) or '.'} It calls: {called}."
+
+
+class StartOfCell:
+    """The user's namespace and random states before a cell runs, to run it again for another rank.
+
+    Models, optimizers and tensors that the cell names are copied, as running it changes them.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell, self._states = cell, RandomStates()
+        used = {node.id for each in cell.body for node in ast.walk(each) if isinstance(node, ast.Name)}
+        self._namespace = dict(cell.namespace)
+        self._changed = _copies(
+            {name: value for name, value in self._namespace.items() if name in used and isinstance(value, _CHANGED)}
+        )
+
+    @contextmanager
+    def repeated(self) -> Iterator[Cell]:
+        """The cell in a fresh namespace, to be run in the block without output and from equal random states."""
+        namespace = self._namespace | _copies(self._changed)
+        with self._states.restored(), without_output(), capture_output():
+            yield self._cell.with_namespace(namespace)
+
+
+_CHANGED = (nn.Module, torch.Tensor, torch.optim.Optimizer)
+"""Types of objects that running a cell changes."""
+
+
+def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of values that share what the originals share; a tensor that autograd made stays itself."""
+    memo: dict[int, Any] = {}
+    found = {}
+    for name, value in values.items():
+        is_result = isinstance(value, torch.Tensor) and not value.is_leaf
+        found[name] = value if is_result else copy.deepcopy(value, memo)
+    return found

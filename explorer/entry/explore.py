@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from compiler.record.options import OptionError, Options
 from explorer.run.run import Run
 
 if TYPE_CHECKING:
+    from compiler.distributed.ranks import Ranks
+    from compiler.record import Record
     from compiler.torch_api.fx import SourceFrame
 
 
@@ -30,6 +33,9 @@ def explore(
     `%%tcompile`, by name: target, mode, dynamic, fullgraph, backend, vs, options, stages, grad, time, check, step,
     ranks, rank, node, fake.
     `run.value` is the call's result. To also explore a backward pass, let `fn` call `backward()`, or use `%%tcompile`.
+
+    With `ranks`, one rank of a distributed job is simulated, or several (`rank="first,last"`), and `run.ranks` has all.
+    A function that takes no arguments and returns a module makes it on each rank: `explore(make_model, x, ranks=8)`.
 
     `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` shows what the second call recompiled, and
     `run.value` is a list.
@@ -63,9 +69,27 @@ def explore_call(
         name = getattr(fn, "__qualname__", type(fn).__name__)
         hint = ". Explore the original model or function" if is_torchscript(fn) else ""
         raise TypeError(f"{name} can't be explored: it {why_not}{hint}")
+    calls = _tuples(args, calls)
+    if checked.ranks:
+        from explorer.entry.ranks import explore_ranks
+
+        return explore_ranks(fn, args, kwargs or {}, checked, calls, site)
     with simulate_asked(checked):
-        found = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls), site=site)
-    return Run(found.record, found.value, kept=found.kept, call=found.call)
+        found = engine.explore(fn, args, kwargs, checked, calls=calls, site=site)
+    return Run(found.record, found.value, kept=found.kept, call=found.call, ranks=_gather(found.record))
+
+
+def _gather(record: Record) -> Callable[[], Ranks] | None:
+    """In a job of several processes: send this rank's record to rank 0; on rank 0, how to gather those of all."""
+    from compiler.distributed.gathered import RealRanks
+
+    job = RealRanks.of_process()
+    if job is None:
+        return None
+    if job.rank:
+        job.send(record)
+        return None
+    return functools.partial(job.gather, record)
 
 
 def _check_options(fn: Callable[..., Any], options: Mapping[str, Any]) -> Options:

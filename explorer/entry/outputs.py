@@ -50,6 +50,13 @@ class Output:
             display({"text/plain": _summary(run)}, raw=True)
 
 
+class Silent(Output):
+    """Output that shows nothing."""
+
+    def end(self, run: Run) -> None:
+        """Show nothing."""
+
+
 class NotebookOutput(Output):
     """Output in a notebook: static HTML, which the saved notebook keeps, and the widget.
 

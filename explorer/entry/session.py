@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from IPython.core.error import UsageError
+
 from compiler.calls.call import call_again
+from compiler.distributed.group import SimulatedGroup, simulate_asked
+from compiler.distributed.ranks import Ranks, asks_several, explore_others, first_rank
+from compiler.distributed.shared_graphs import SharedGraphs
 from compiler.engine import Event, Exploration
 from compiler.record import Problem, Record
-from compiler.record.options import Options
+from compiler.record.options import OptionError, Options
 from compiler.torch_api.fx import SourceFrame
-from explorer.entry.cell import Cell
+from explorer.entry.cell import Cell, StartOfCell
 from explorer.entry.choice import Choice
 from explorer.entry.nothing_compiled import explain_nothing_compiled, explain_second_call
-from explorer.entry.outputs import Output
+from explorer.entry.outputs import Output, Silent
 from explorer.run.run import Run
 
 
 class Session:
     """Context manager for one run of a cell (`run_cell`); `keep` receives the `Run`, also if the cell fails.
 
-    With `with_xray`, it finds all sites of graph breaks at the end, and tries fixes.
+    With `with_xray`, it finds all sites of graph breaks at the end, and tries fixes. If the options ask for ranks, the
+    cell runs as the first of them, and again for each other rank, with silent output, on copies of the models and
+    tensors that it uses. `rank` and `shared` are set for these.
     """
 
     def __init__(
-        self, cell: Cell, options: Options, output: Output, keep: Callable[[Run], None], *, with_xray: bool = False
+        self,
+        cell: Cell,
+        options: Options,
+        output: Output,
+        keep: Callable[[Run], None],
+        *,
+        with_xray: bool = False,
+        rank: int | None = None,
+        shared: SharedGraphs | None = None,
     ) -> None:
         self._cell = cell
         self._output = output
@@ -33,12 +50,23 @@ class Session:
         self._options = options
         self._with_xray = with_xray
         self._value: Any = None
-        self._exploration = Exploration(options, listener=self._hear)
+        self._job = ExitStack()
+        self._rank = first_rank(options) if rank is None else rank
+        self._shared = SharedGraphs() if shared is None else shared
+        self._start = StartOfCell(cell) if rank is None and asks_several(options) else None
+        self._exploration = self._new_exploration()
         self._choice: Choice = cell.choice(self._compile)
         self._has_compiled = False
         self._notes: tuple[Problem, ...] = ()
 
+    def _new_exploration(self, site: tuple[SourceFrame, ...] | None = None) -> Exploration:
+        return Exploration(self._options, listener=self._hear, site=site, shared=self._shared)
+
     def __enter__(self) -> Session:
+        try:
+            self._job.enter_context(simulate_asked(self._options, self._rank))
+        except OptionError as error:
+            raise UsageError(str(error)) from None
         self._output.begin()
         self._exploration.__enter__()
         return self
@@ -46,26 +74,59 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        group, ranks = SimulatedGroup.active, None
         try:
-            if kind is None and not self._exploration.has_graphs:
-                self._call_again()
-            self._exploration.__exit__(kind, error, traceback)
-        finally:
-            run = Run(
-                self._record(failed=error is not None),
-                self._value,
-                self._output.widget,
-                kept=self._exploration.kept,
-                call=self._exploration.call,
-                calls={name: call for name, (_, call) in self._choice.calls.items()},
-            )
-            self._choice.calls = {}
-            self._keep(run)
             try:
-                if self._with_xray and error is None:
-                    self._xray(run)
+                self._end_exploration(kind, error, traceback)
             finally:
-                self._output.end(run)
+                self._job.__exit__(kind, error, traceback)
+            if kind is None and self._options.ranks:
+                ranks = self._explore_other_ranks()
+        finally:
+            self._finish(group, ranks, failed=error is not None)
+
+    def _end_exploration(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None and not self._exploration.has_graphs:
+            self._call_again()
+        self._exploration.__exit__(kind, error, traceback)
+        if self._start is not None:
+            self._shared.complete(self._exploration.record)
+
+    def _explore_other_ranks(self) -> Ranks:
+        """Run the cell again for each other rank that the options ask for; its output is discarded."""
+
+        def explore_rank(rank: int) -> Record:
+            assert self._start is not None  # only one rank is asked for without it
+            found: list[Run] = []
+            with (
+                self._start.repeated() as cell,
+                Session(cell, self._options, Silent(), found.append, rank=rank, shared=self._shared) as session,
+            ):
+                session.run_cell()
+            return found[0].record
+
+        return explore_others(self._options, self._record(failed=False), self._exploration.shardings, explore_rank)
+
+    def _finish(self, group: SimulatedGroup | None, ranks: Ranks | None, *, failed: bool) -> None:
+        """Keep and show the run; x-ray it if that was asked for and the cell did not fail."""
+        run = Run(
+            self._record(failed=failed),
+            self._value,
+            self._output.widget,
+            kept=self._exploration.kept,
+            call=self._exploration.call,
+            calls={name: replace(call, group=group) for name, (_, call) in self._choice.calls.items()},
+            ranks=(lambda: ranks) if ranks is not None else None,
+        )
+        self._choice.calls = {}
+        self._keep(run)
+        try:
+            if self._with_xray and not failed:
+                self._xray(run)
+        finally:
+            self._output.end(run)
 
     def _xray(self, run: Run) -> None:
         """X-ray the explored call. An error becomes a problem of the record, because the cell itself has run."""
@@ -96,7 +157,7 @@ class Session:
 
     def _start_again(self, site: tuple[SourceFrame, ...] | None = None) -> None:
         self._exploration.discard()
-        self._exploration = Exploration(self._options, listener=self._hear, site=site)
+        self._exploration = self._new_exploration(site)
         self._exploration.__enter__()
 
     def _call_again(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.logs.ranks import Difference, RankComparison, rank_words
-from compiler.record.plain_text import file_name, pluralize
+from compiler.logs.ranks import Difference, RankComparison
+from compiler.record.plain_text import file_name, pluralize, rank_words
 from explorer.render.document import Card, Code, Document, Parts, Row, Table, Tag, Text
 
 TITLES = {

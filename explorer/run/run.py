@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from compiler.calls.call import Call
     from compiler.calls.kept_graphs import KeptFrame
+    from compiler.distributed.ranks import Ranks
     from compiler.record.builder import Listener
     from explorer.findings.advice.adviser import AdviceList
     from explorer.findings.decompose.op_levels import OpLevels
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from explorer.run.morph import Morph
     from explorer.run.partitions import Partitions
     from explorer.run.patch import Patch
+    from explorer.run.ranks import RankRuns
     from explorer.run.tables import Tables
 
 
@@ -62,11 +64,14 @@ class Run(RecordHolder):
         kept: Mapping[str, KeptFrame] | None = None,
         call: Call | None = None,
         calls: Mapping[str, Call] | None = None,
+        ranks: Callable[[], Ranks] | None = None,
     ) -> None:
-        """`kept` has graphs and inputs by frame, `call` is the explored call, `calls` has the cell's calls by callee.
+        """`kept` has graphs and inputs by frame, `call` is the explored call, `calls` has the cell's calls by callee,
+        `ranks` gives the ranks of a job.
 
         None of these are saved.
         """
+        self._ranks = ranks
         self.value, self.kept, self.call, self.calls = value, kept or {}, call, calls or {}
         self.compiler = KernelCompiler(record) if widget is None else widget.compiler
         self.compiler.replace(record)
@@ -286,6 +291,17 @@ class Run(RecordHolder):
     def fusion(self) -> Fusion:
         """Kernel fusion: `kernels` and `unfused` are tables. Prints the rounds of fusion."""
         return Fusion(self)
+
+    @cached_property
+    def ranks(self) -> RankRuns:
+        """The ranks of a job: which were simulated or recorded, which are equal, and which wait for each other.
+
+        `run.ranks[7]` is the run of rank 7, `.table` a DataFrame. In a real job, rank 0 gathers the records that the
+        other ranks made of this call, and waits for them. Raises ValueError for a run without a process group.
+        """
+        from explorer.run.ranks import rank_runs
+
+        return rank_runs(self.record, self._ranks() if self._ranks is not None else None)
 
     @property
     def advice(self) -> AdviceList:

@@ -15,7 +15,8 @@ from compiler.logs.cold_start import cold_start_of, trace_of
 from compiler.logs.events import Log
 from compiler.logs.fingerprints import reasons_of
 from compiler.logs.job import Job
-from compiler.logs.ranks import Difference, compare_ranks, rank_words
+from compiler.logs.ranks import Difference, compare_ranks
+from compiler.record.plain_text import rank_words
 from explorer.cli import main
 from explorer.findings.cold_start import cache_change_document, cold_start_document, flame_svg
 from explorer.findings.job_ranks import rank_document

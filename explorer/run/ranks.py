@@ -1,0 +1,72 @@
+"""`run.ranks`: the ranks of a job, as text, as a table, and as runs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from compiler.distributed.ranks import Ranks
+from compiler.record import Record
+from compiler.record.plain_text import rank_words
+from explorer.reading.columns import columns
+from explorer.reading.data_frames import frame_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from explorer.run.run import Run
+
+
+class RankRuns(Ranks):
+    """The ranks of a job. Prints which were simulated, which are equal, and which wait for each other.
+
+    >>> print(run.ranks)
+    >>> run.ranks[7].kernels    # the run of rank 7
+    >>> run.ranks.table         # one row per rank
+    """
+
+    def __getitem__(self, rank: int) -> Run:
+        """The run of a rank, or of a rank with equal shapes that stands for it. Raises KeyError."""
+        from explorer.run.run import Run
+
+        found = self.records.get(self.stand_ins.get(rank, rank))
+        if found is None:
+            raise KeyError(f"rank {rank} was not simulated; there are {rank_words(tuple(self.records))}")
+        return Run(found)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per rank: how it is known, its fingerprint, its number of graphs and collectives, bytes they move."""
+        return frame_of([self._row(rank) for rank in range(self.world)], _COLUMNS)
+
+    def _row(self, rank: int) -> dict[str, object]:
+        like = self.stand_ins.get(rank)
+        record = self.records.get(rank if like is None else like)
+        known = "simulated" if rank in self.records else "unknown" if like is None else f"like rank {like}"
+        if self.origin != "simulated" and known == "simulated":
+            known = "recorded"
+        row: dict[str, object] = {"rank": rank, "known": known}
+        if record is not None:
+            row |= {
+                "fingerprint": self.fingerprints[rank if like is None else like],
+                "graphs": len(record.of_stage("captured")),
+                "collectives": len(record.collectives),
+                "bytes": sum(call.bytes for call in record.collectives),
+            }
+        return row
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_COLUMNS = columns(("Int64", "rank"), ("string", "known fingerprint"), ("Int64", "graphs collectives bytes"))
+
+
+def rank_runs(record: Record, ranks: Ranks | None) -> RankRuns:
+    """The ranks that were simulated with a record, or the record's own rank. Raises ValueError without a rank."""
+    if ranks is not None:
+        return RankRuns(**{each.name: getattr(ranks, each.name) for each in fields(ranks)})
+    if record.place is None:
+        raise ValueError("this run is of one process without torch.distributed: simulate ranks with ranks= (--ranks 8)")
+    place = record.place
+    return RankRuns(place.world, {place.rank: record}, place.mesh, origin=record.origin)
