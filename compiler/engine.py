@@ -26,6 +26,7 @@ from compiler.calls.explored import Explored, cannot_repeat
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.calls.state import StateBefore, state_before
 from compiler.capture.sources import is_installed
+from compiler.distributed.collectives import place_of_process
 from compiler.distributed.group import SimulatedGroup
 from compiler.distributed.shared_graphs import SharedGraphs
 from compiler.process.environment import environment
@@ -340,6 +341,7 @@ class Exploration:
         if not self._calls:
             self._calls.append(call)
             self.shardings = shardings(_tensors_of(call))
+            self._builder.place = place_of_process(self.shardings)
         known = len(self._builder.frames)
         try:
             return call.compiled(*call.args, **call.kwargs)

@@ -25,6 +25,8 @@ import torch
 
 from compiler.calls.call import closure_of, nested_codes
 from compiler.capture.sources import is_installed
+from compiler.torch_api.eager import inner_tensor
+from compiler.torch_api.fake_tensors import has_storage
 
 MOST_OBJECTS = 200_000
 _LEAVES = (str, bytes, int, float, complex, bool, type(None), BuiltinFunctionType, logging.Logger,
@@ -280,8 +282,8 @@ def _restore_of_tensor(tensor: torch.Tensor, is_copied: bool) -> Restore:
 
 def _is_freed(tensor: torch.Tensor) -> bool:
     """Whether the memory of a tensor is gone, as FSDP frees that of gathered weights: reading it would crash."""
-    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return is_plain and tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
+    own = inner_tensor(tensor)
+    return own.numel() > 0 and has_storage(own) and own.untyped_storage().nbytes() == 0
 
 
 def _without_overlap(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:

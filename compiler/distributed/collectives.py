@@ -12,13 +12,23 @@ from compiler.distributed.group import SimulatedGroup
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Group, Place, Span
 from compiler.record.builder import Builder
 from compiler.torch_api.collectives import CollectiveCall, collective_calls, group_facts, is_initialized, is_simulated
+from compiler.torch_api.shard_shapes import Sharding
 
 
-def place_of_process(node_size: int = 0) -> Place | None:
-    """The rank of this process in the default process group, and in the last mesh if simulated; None without one."""
+def place_of_process(found: Sequence[Sharding] = ()) -> Place | None:
+    """The rank of this process in the default process group; None without one.
+
+    Its mesh is the last one that was made in a simulated job, or that of a call whose tensors are split as in `found`.
+    """
     if SimulatedGroup.active is not None:
         return SimulatedGroup.active.place()
-    return Place(dist.get_rank(), dist.get_world_size(), node_size=node_size) if is_initialized() else None
+    if not is_initialized():
+        return None
+    rank, world = dist.get_rank(), dist.get_world_size()
+    whole = next((each for each in found if len(each.ranks) == world), None)
+    if whole is None:
+        return Place(rank, world)
+    return Place(rank, world, tuple(zip(whole.names, whole.mesh, strict=True)), whole.coordinates(rank))
 
 
 def graph_collectives(module: GraphModule, artifact: Artifact, half: GraphHalf) -> Iterator[tuple[Collective, Group]]:

@@ -18,6 +18,7 @@ from compiler.record.options import OptionError, Options
 from compiler.torch_api.fake_tensors import FakeTensorMode
 from compiler.torch_api.missing_gpus import has_gpu, keep_on_cpu, run_spawned_function
 from compiler.torch_api.patching import Function, set_environment
+from compiler.torch_api.shard_shapes import dimension_names
 
 DEFAULT_NODE = 8
 """GPUs of a node, if the user does not say."""
@@ -78,8 +79,7 @@ class SimulatedGroup:
         if not whole:
             return Place(self.rank, self.world, node_size=self.node_size)
         mesh = whole[-1]
-        names = mesh.mesh_dim_names or tuple(f"dim {index}" for index in range(mesh.ndim))
-        sizes = tuple(zip(names, mesh.shape, strict=True))
+        sizes = tuple(zip(dimension_names(mesh), mesh.shape, strict=True))
         return Place(self.rank, self.world, sizes, tuple(mesh.get_coordinate() or ()), self.node_size)
 
     def _environment(self) -> dict[str, str]:

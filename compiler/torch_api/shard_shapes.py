@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from compiler.torch_api.fake_tensors import unset_fake_temporarily
+
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """How a tensor of a global shape is split. `dims` are the dimensions of the whole mesh that it is split over.
 
-    `ranks` are those of the whole mesh, whose shape is `mesh`, in order.
+    `ranks` are those of the whole mesh, whose shape is `mesh`, in order; `names` are those of its dimensions.
     """
 
     shape: tuple[int, ...]
@@ -21,6 +23,12 @@ class Sharding:
     dims: tuple[int, ...]
     mesh: tuple[int, ...]
     ranks: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """A rank's place in the whole mesh."""
+        places = product(*map(range, self.mesh))
+        return next(place for known, place in zip(self.ranks, places, strict=True) if known == rank)
 
     def local_shapes(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Each rank of the mesh with the shape of its part."""
@@ -33,6 +41,11 @@ class Sharding:
         }
         for rank, coordinates in zip(self.ranks, product(*map(range, self.mesh)), strict=True):
             yield rank, known[tuple(coordinates[dim] for dim in self.dims)]
+
+
+def dimension_names(mesh: Any) -> tuple[str, ...]:
+    """Names of the dimensions of a device mesh; `dim 0`, … if it has none."""
+    return tuple(mesh.mesh_dim_names or (f"dim {index}" for index in range(mesh.ndim)))
 
 
 def shardings(values: Iterable[Any]) -> tuple[Sharding, ...]:
@@ -52,6 +65,8 @@ def _sharding(tensor: Any) -> Sharding | None:
     if root is not mesh and not set(mesh.mesh_dim_names or ("",)) <= set(names):
         return None
     dims = range(mesh.ndim) if root is mesh else map(names.index, mesh.mesh_dim_names)
-    whole = root.mesh
-    return Sharding(tuple(tensor.shape), tuple(tensor.placements), tuple(dims), tuple(whole.shape),
-                    tuple(whole.flatten().tolist()))  # fmt: skip
+    with unset_fake_temporarily():
+        whole = root.mesh.flatten().tolist(), tuple(root.mesh.shape)
+    return Sharding(
+        tuple(tensor.shape), tuple(tensor.placements), tuple(dims), whole[1], tuple(whole[0]), dimension_names(root)
+    )

@@ -64,7 +64,8 @@ class Session:
 
     def __enter__(self) -> Session:
         try:
-            self._job.enter_context(simulate_asked(self._options, self._rank))
+            if self._options.ranks or self._options.fake:
+                self._job.enter_context(simulate_asked(self._options, self._rank))
         except OptionError as error:
             raise UsageError(str(error)) from None
         self._output.begin()

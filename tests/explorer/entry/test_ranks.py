@@ -1,0 +1,166 @@
+"""Simulated ranks: the ways in, what is shared, which ranks differ, and a process that is as before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from IPython.core.interactiveshell import InteractiveShell
+from torch import Tensor, nn
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import explorer
+from compiler.distributed.group import simulate_group
+from compiler.distributed.ranks import asked_ranks, find_hangs, mesh_corners
+from compiler.record import Collective, Group, Place, Record, Span
+from compiler.record.options import OptionError, Options
+from explorer.run.run import Run
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not in this build")
+HALVES = "captured,joint,forward,backward"
+
+
+class Block(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, hidden), nn.Linear(hidden, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def train() -> None:
+    """A script for GPUs, as it is started by torchrun."""
+    init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    device = f"cuda:{os.environ['LOCAL_RANK']}"
+    mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+    model = Block(40).to(device)
+    parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    for _ in range(2):
+        model(torch.randn(4, 16, device=device)).sum().backward()
+    dist.barrier()
+    destroy_process_group()
+
+
+def make_uneven() -> nn.Module:
+    """A model of which the last of 4 ranks has a smaller part."""
+    return fully_shard(Block(7), mesh=init_device_mesh("cpu", (4,)))  # type: ignore[no-any-return]
+
+
+def state_of_process() -> tuple[Any, ...]:
+    names = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}  # set by Inductor
+    return dist.is_initialized(), names, torch.cuda.set_device, sys.excepthook, torch.empty(1).device.type
+
+
+@pytest.fixture(scope="module")
+def trained() -> Run:
+    torch.manual_seed(0)
+    return explorer.explore(train, ranks=8, rank="first,3,corners", stages=HALVES, target="h100")
+
+
+def test_a_script_for_gpus_is_explored_as_some_of_its_ranks(trained: Run) -> None:
+    assert trained.record.place == Place(0, 8, (("dp", 2), ("tp", 4)), (0, 0), 8)
+    assert trained.record.origin == "simulated"
+    assert {artifact.stage for artifact in trained.record.artifacts} == {"source", *HALVES.split(",")}
+    assert tuple(trained.ranks.records) == (0, 3, 4, 7)
+    assert trained.ranks.groups == ((0, 3, 4, 7),)
+    assert trained.ranks.stand_ins == dict.fromkeys((1, 2, 5, 6), 0)
+    assert "not simulated: ranks 1, 2, 5, 6" in str(trained.ranks)
+    assert list(trained.ranks.table["known"][:3]) == ["simulated", "like rank 0", "like rank 0"]
+
+
+def test_shared_graphs_are_those_of_a_rank_alone(trained: Run) -> None:
+    before = state_of_process()
+    alone = explorer.explore(train, ranks=8, rank=7, stages=HALVES, target="h100").record
+    shared = trained.ranks.records[7]
+    assert {found.id: found.text for found in alone.artifacts} == {found.id: found.text for found in shared.artifacts}
+    assert alone.collectives == shared.collectives
+    assert state_of_process() == before
+
+
+def test_ranks_with_smaller_shards_are_simulated() -> None:
+    run = explorer.explore(make_uneven, torch.randn(2, 16), ranks=4, rank="distinct", stages="captured")
+    assert run.ranks.shapes == ((0, 1, 2), (3,))
+    assert tuple(run.ranks.records) == (0, 3)
+
+
+def test_a_cell_runs_again_for_each_rank_on_copies(magic_shell: InteractiveShell) -> None:
+    magic_shell.push({"model": Block(8), "init_device_mesh": init_device_mesh, "fully_shard": fully_shard})
+    magic_shell.push({"torch": torch, "dist": dist, "seen": []})
+    before = state_of_process()
+    cell = """%%tcompile --ranks 4 --rank first,last --fake --stages captured -o run
+mesh = init_device_mesh("cuda", (4,))
+fully_shard(model, mesh=mesh)
+if dist.get_rank() == 3: raise LookupError("only here")
+rank = dist.get_rank()
+model(torch.randn(2, 16)).sum()"""
+    result = magic_shell.run_cell(cell)
+    assert result.success
+    run = magic_shell.user_ns["run"]
+    assert magic_shell.user_ns["rank"] == 0
+    assert run.ranks.failed == {3: "LookupError: only here"}
+    assert state_of_process() == before
+
+
+def test_errors_say_what_to_write() -> None:
+    before = state_of_process()
+
+    def refusal(code: Any, *, ranks: int = 8, rank: int = 3) -> str:
+        with pytest.raises((OptionError, RuntimeError)) as caught, simulate_group(ranks, rank):
+            code()
+        return str(caught.value)
+
+    assert "make a mesh of 8" in refusal(lambda: init_device_mesh("cuda", (3, 3)))
+    assert "--ranks 2" in refusal(lambda: init_process_group("gloo", rank=3, world_size=2))
+    assert "nprocs=8" in refusal(lambda: mp.spawn(print, nprocs=3))  # type: ignore[no-untyped-call]
+    with simulate_group(8, 3):
+        assert "initialized already" in refusal(lambda: None, ranks=4)
+    with pytest.raises(OptionError, match="a function without"):
+        explorer.explore(Block(8), torch.randn(2, 16), ranks=8, rank="first,last")
+    assert state_of_process() == before
+
+
+def test_spawned_function_runs_as_the_simulated_rank() -> None:
+    seen: list[int] = []
+    with simulate_group(8, 5):
+        mp.spawn(seen.append, nprocs=8)  # type: ignore[no-untyped-call]
+    assert seen == [5]
+
+
+def test_named_ranks() -> None:
+    place = Place(0, 8, (("dp", 2), ("tp", 4)))
+    assert mesh_corners(place.mesh, 8) == [0, 3, 4, 7]
+    assert asked_ranks(Options(ranks=8, rank="5,corners"), place, ()) == (5, 0, 3, 4, 7)
+    assert asked_ranks(Options(ranks=8, rank="distinct"), None, ((0, 1), (2, 3))) == (0, 7, 2)
+
+
+def rank_with(*calls: tuple[str, int]) -> Record:
+    """A record of a rank that calls these collectives on these lines."""
+    found = [
+        Collective(f"{order}", kind, group="0", lines=(Span("a.py", line),), order=order)  # type: ignore[arg-type]
+        for order, (kind, line) in enumerate(calls)
+    ]
+    return Record("", Options(), groups=(Group("0", (0, 1, 2)),), collectives=tuple(found))
+
+
+def test_a_collective_on_some_ranks_only_is_told_as_a_hang() -> None:
+    same = [("all_gather", 1), ("barrier", 9)]
+    assert not find_hangs({0: rank_with(*same), 2: rank_with(*same)})
+    records = {0: rank_with(("all_reduce", 3), *same), 1: rank_with(*same), 2: rank_with(*same)}
+    (hang,) = find_hangs(records)
+    assert str(hang) == (
+        "Rank 0 waits in all_reduce (a.py:3), which ranks 1, 2 never call: the job hangs there. "
+        "Ranks 1, 2 call all_gather (a.py:1) instead."
+    )
+    (hang,) = find_hangs({0: rank_with(*same, ("all_reduce", 12)), 1: rank_with(*same)})
+    assert str(hang) == "Rank 0 waits in all_reduce (a.py:12), which rank 1 never calls: the job hangs there."
