@@ -41,7 +41,6 @@ from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.eager import holds_dtensor
-from compiler.torch_api.missing_gpus import without_cpu_mode
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.released import revert_leftover_fx_patches
@@ -321,7 +320,7 @@ class Exploration:
         self._builder.calls = recorder.call_number
         recorder.tape.begin()
         try:
-            with _grad_mode(self.options.grad), without_cpu_mode() if SimulatedGroup.active else nullcontext():
+            with _grad_mode(self.options.grad):
                 before, number = self._state_before(fn, args, kwargs), recorder.call_number
                 call = Call(fn, compiled, args, kwargs, site=recorder.call_site, before=before, number=number,
                             group=SimulatedGroup.active)  # fmt: skip

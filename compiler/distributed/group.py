@@ -51,7 +51,7 @@ class SimulatedGroup:
         with ExitStack() as stack:
             stack.callback(before.restore)
             stack.enter_context(set_environment(**self._environment()))
-            stack.enter_context(keep_on_cpu())
+            stack.enter_context(keep_on_cpu(self.rank % self.local_size, self.local_size))
             (self.groups or process_groups.NO_GROUPS).restore()
             if self.groups is None:
                 process_groups.forget_meshes()

@@ -1,22 +1,38 @@
 """Programs for GPUs on a machine without one: what they put on a GPU stays on the CPU.
 
 Outside of compiled functions, a torch function mode sees every call with a device. TorchDynamo would trace the mode, so
-it is off while an explored function runs.
+it is off while a compiled function runs.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing
+from torch import distributed
+from torch._dynamo.eval_frame import _TorchDynamoContext
+from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
 
 from compiler.record.options import OptionError
-from compiler.torch_api.patching import Function, replace_attribute
+from compiler.torch_api.patching import (
+    Function,
+    Wrapper,
+    call_after,
+    call_instead,
+    replace_attribute,
+    replace_attributes,
+)
 
+_TOP = Path(__file__).parents[2]
+_NOT_PROGRAMS = (f"{torch.__path__[0]}/", f"{_TOP}/compiler/", f"{_TOP}/explorer/")
 _CPU = torch.device("cpu")
 
 
@@ -35,36 +51,84 @@ class _OnCpu(TorchFunctionMode):
 
 
 def _here(device: Any) -> Any:
-    """The CPU for a GPU; any other value as it is."""
-    is_gpu = isinstance(device, torch.device) and device.type == "cuda"
+    """The CPU for a GPU, which may be told by its number; any other value as it is."""
+    is_gpu = type(device) is int or (isinstance(device, torch.device) and device.type == "cuda")
     return _CPU if is_gpu or (isinstance(device, str) and device.partition(":")[0] == "cuda") else device
 
 
 @contextmanager
-def keep_on_cpu() -> Iterator[None]:
+def keep_on_cpu(local_rank: int, local_size: int) -> Iterator[None]:
     """In the block, keep on the CPU what a program puts on GPUs, if this machine has none.
 
-    `torch.cuda.set_device(LOCAL_RANK)` is ignored for GPUs that are not here.
+    `torch.cuda.set_device(LOCAL_RANK)` is ignored for GPUs that are not here. Without any, the program counts
+    `local_size` GPUs, and wrappers of models ignore which of them they are told to use.
     """
     count = torch.cuda.device_count()
 
-    def ignore_missing(original: Function) -> Function:
-        def set_device(device: Any) -> None:
-            index = device if isinstance(device, int) else torch.device(device).index
-            if index is not None and index < count:
-                original(device)
-
-        return set_device
+    def set_device(original: Function, device: Any) -> None:
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index < count:
+            original(device)
 
     with ExitStack() as stack:
-        stack.enter_context(replace_attribute(torch.cuda, "set_device", ignore_missing))
+        stack.enter_context(replace_attribute(torch.cuda, "set_device", call_instead(set_device)))
         if not count:
+            stack.enter_context(replace_attributes(_answers(local_rank, local_size)))
             stack.enter_context(_OnCpu())
         yield
 
 
+def _answers(local_rank: int, local_size: int) -> Iterator[Wrapper]:
+    """Functions of torch.cuda that programs call, and wrappers that are told a GPU, without a GPU."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    for name, answer in (("device_count", local_size), ("current_device", local_rank)):
+        yield torch.cuda, name, call_instead(partial(_answer_program, answer))
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        yield torch.cuda, name, lambda _: _do_nothing
+    for wrapper, unused in ((DistributedDataParallel, ("device_ids", "output_device")),
+                            (FullyShardedDataParallel, ("device_id",))):  # fmt: skip
+        yield wrapper, "__init__", call_instead(partial(_initialize_on_cpu, unused))
+    yield torch.nn.Module, "to", call_instead(_move_module)
+    yield distributed, "broadcast_object_list", lambda _: _do_nothing
+    yield _TorchDynamoContext, "__init__", call_after(_leave_mode_for_calls)
+
+
+def _answer_program(answer: int, original: Function) -> Any:
+    """The answer for a caller outside of torch and tcompile, which ask what there really is."""
+    caller = sys._getframe(2).f_code.co_filename
+    return original() if caller.startswith(_NOT_PROGRAMS) else answer
+
+
+def _do_nothing(*_: Any) -> None:
+    pass
+
+
+def _initialize_on_cpu(unused: Sequence[str], original: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Make a wrapper of a model without the arguments that name a GPU."""
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    own = {"device_id": _CPU} if "device_id" in unused else {}
+    original(**{name: value for name, value in given.items() if name not in unused} | own)
+
+
+def _move_module(original: Function, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    given = {name: _here(value) if name == "device" else value for name, value in kwargs.items()}
+    return original(module, *map(_here, args), **given)
+
+
+def _leave_mode_for_calls(_: None, context: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Turn the mode off for each call of a compiled function."""
+    context.enter_exit_hooks.append(_leave_mode)
+
+
+def _leave_mode() -> Callable[[], None]:
+    with ExitStack() as stack:
+        stack.enter_context(without_cpu_mode())
+        return stack.pop_all().close
+
+
 def has_gpu() -> bool:
-    return torch.cuda.device_count() > 0
+    return torch.cuda.is_available()
 
 
 @contextmanager
