@@ -199,7 +199,7 @@ class Exploration:
         if builder.memory and not self._recorder.build:
             from compiler.autograd.eager_memory import add_eager_memory
 
-            add_eager_memory(builder, self.kept)
+            add_eager_memory(builder, self._recorder.kept_here)
         if builder.memory and self._recorder.tape.entries:
             from compiler.distributed.rank_memory import add_rank_memory
 

@@ -94,6 +94,11 @@ class Recorder:
         self.later: list[Callable[[], list[Decision]]] = []
         self.tape = StepTape()
 
+    @property
+    def kept_here(self) -> dict[str, KeptFrame]:
+        """Kept graphs without those that another rank has compiled."""
+        return {graph: kept for graph, kept in self.kept.items() if graph not in self._taken}
+
     def frame_id(self, key: CompileKey) -> str:
         """Frame id `frame/compilation`, both numbered by first appearance in this exploration."""
         compilations = self._frame_ids.setdefault(key[0], {})

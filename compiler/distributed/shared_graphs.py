@@ -85,7 +85,8 @@ class SharedGraphs:
                 builder.artifacts.setdefault(artifact.id, _renamed(artifact, names))
         for part in _COPIED:
             found: list[Any] = getattr(builder, part)
-            found += [each for each in getattr(self.record, part) if each.graph in wanted and each not in found]
+            own = [each for each in found if each.graph in wanted]
+            found += [each for each in getattr(self.record, part) if each.graph in wanted and each not in own]
 
 
 def _renamed(artifact: Artifact, names: Mapping[str, str]) -> Artifact:
