@@ -125,6 +125,8 @@ class SimulatedGroup:
                 'tensors put on "cuda"; elsewhere, take the device of a tensor: device=x.device. The code is '
                 "written for the GPU that --target names."
             )
+        elif "materialized from meta device" in words:
+            why = "With --fake (fake=True) weights need no memory: make the model without the meta device."
         if why:
             error.args = (f"{words}\n{why}",)
 

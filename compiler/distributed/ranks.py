@@ -25,14 +25,14 @@ _POINT_TO_POINT = ("send", "recv", "point_to_point")
 class Hang:
     """A collective that `waiting` ranks call and `others` do not: the job stops there.
 
-    `lines` are those of the waiting ranks, `instead` those of what the others call next, () if nothing.
+    `lines` are those of the waiting ranks, `beside` those of what the others call instead, or called last.
     """
 
     words: str
     waiting: tuple[int, ...]
     others: tuple[int, ...]
     lines: tuple[Span, ...] = ()
-    instead: tuple[Span, ...] = ()
+    beside: tuple[Span, ...] = ()
 
     def __str__(self) -> str:
         return self.words
@@ -195,24 +195,27 @@ def find_hangs(records: Mapping[int, Record]) -> tuple[Hang, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """`waiting` calls a collective that `other` must call too; that one calls `instead`, or nothing more."""
+    """`waiting` calls a collective that `other` must call too; that one calls `instead`, or nothing more after `last`."""
 
     waiting: int
     other: int
     call: Collective
     instead: Collective | None
+    last: Collective | None = None
 
 
 def _first_stop(one: int, other: int, records: Mapping[int, Record]) -> _Stop | None:
     """The first collective that two ranks of one group do not call together."""
     of_one, of_other = (_shared_calls(records[rank], {one, other}) for rank in (one, other))
+    last: tuple[Collective | None, Collective | None] = None, None
     for call, instead in zip_longest(of_one, of_other):
         if call is None:
-            return _Stop(other, one, instead[1], None)
+            return _Stop(other, one, instead[1], None, last[0])
         if instead is None:
-            return _Stop(one, other, call[1], None)
+            return _Stop(one, other, call[1], None, last[1])
         if call[0] != instead[0]:
             return _Stop(one, other, call[1], instead[1])
+        last = call[1], instead[1]
     return None
 
 
@@ -236,7 +239,10 @@ def _hang(stops: Sequence[_Stop]) -> Hang:
     words = f"{who.capitalize()} {verb} in {_where(first.call)}, which {them} never {never}: the job hangs there."
     if first.instead is not None:
         words += f" {them.capitalize()} {never} {_where(first.instead)} instead."
-    return Hang(words, waiting, others, first.call.lines, first.instead.lines if first.instead else ())
+    elif first.last is not None:
+        words += f" {them.capitalize()} {never} none after {_where(first.last)}."
+    beside = first.instead or first.last
+    return Hang(words, waiting, others, first.call.lines, beside.lines if beside is not None else ())
 
 
 def _where(call: Collective | None) -> str:

@@ -100,7 +100,7 @@ def _answer_program(answer: int, original: Function) -> Any:
     return original() if caller.startswith(_NOT_PROGRAMS) else answer
 
 
-def _do_nothing(*_: Any) -> None:
+def _do_nothing(*_: Any, **_named: Any) -> None:
     pass
 
 

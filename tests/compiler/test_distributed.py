@@ -147,7 +147,7 @@ def test_dtensor_raises_no_internal_errors(fake_group: None, options: Options) -
     assert [problem.reason for problem in record.problems] == ([SHARDED.reason] if options.check else [])
     assert any("all_reduce" in artifact.text for artifact in record.of_stage("forward"))
     assert record.origin == "simulated"
-    assert record.place == Place(rank=3, world=8)
+    assert record.place == Place(rank=3, world=8, mesh=(("dim 0", 8),), coordinates=(3,))
     assert [group.ranks for group in record.groups] == [tuple(range(8))]
     [reduced] = record.collectives
     assert (reduced.kind, reduced.half, reduced.reduction, reduced.group_size) == ("all_reduce", "forward", "sum", 8)
