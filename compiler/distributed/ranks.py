@@ -195,7 +195,7 @@ def find_hangs(records: Mapping[int, Record]) -> tuple[Hang, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """`waiting` calls a collective that `other` must call too; that one calls `instead`, or nothing more after `last`."""
+    """`waiting` calls a collective that `other` must call too, which calls `instead`, or nothing after `last`."""
 
     waiting: int
     other: int
