@@ -57,7 +57,7 @@ class SimulatedGroup:
                 process_groups.forget_meshes()
                 process_groups.make_fake_group(self.world, self.rank)
             stack.enter_context(process_groups.answer_setup(self._initialize, _destroy))
-            stack.enter_context(process_groups.note_meshes(self.meshes))
+            stack.enter_context(process_groups.note_meshes(self._note_mesh))
             stack.enter_context(run_spawned_function(self.rank, self.world, self.local_size))
             SimulatedGroup.active = self
             try:
@@ -67,6 +67,15 @@ class SimulatedGroup:
                 raise
             finally:
                 SimulatedGroup.active, self.groups = outer, process_groups.ProcessGroups.current()
+
+    def _note_mesh(self, mesh: Any) -> None:
+        """Note a device mesh. Raises OptionError if it has the first ranks, and this rank is none of them."""
+        self.meshes.append(mesh)
+        if mesh.get_coordinate() is None and mesh.mesh.flatten().tolist() == list(range(mesh.size())):
+            raise OptionError(
+                f"rank {self.rank} of {self.world} is not in the mesh, which has ranks 0 to {mesh.size() - 1}: make a "
+                f"mesh of {self.world} ranks, or simulate {mesh.size()} (--ranks {mesh.size()})"
+            )
 
     @property
     def local_size(self) -> int:

@@ -132,8 +132,8 @@ def answer_setup(initialize: Answer, destroy: Callable[[Function, Any], Any]) ->
 
 
 @contextmanager
-def note_meshes(meshes: list[Any]) -> Iterator[None]:
-    """Append each DeviceMesh that is made in the block to `meshes`, without those sliced from another.
+def note_meshes(note: Callable[[Any], None]) -> Iterator[None]:
+    """Call `note` for each DeviceMesh that is made in the block, without those sliced from another.
 
     Without a GPU, a mesh of GPUs is one of CPUs, as are the tensors of the user's program. Under a FakeTensorMode, a
     mesh has real tensors, as torch reads their values.
@@ -148,8 +148,8 @@ def note_meshes(meshes: list[Any]) -> Iterator[None]:
             if isinstance(count := kwargs.get("_rank_map"), int):
                 kwargs["_rank_map"] = torch.arange(count, dtype=torch.int)
             original(self, "cpu" if is_missing else device_type, *args, **kwargs)
-        if getattr(self, "_root_mesh", None) is None:
-            meshes.append(self)
+            if getattr(self, "_root_mesh", None) is None:
+                note(self)
 
     def read_real(original: property) -> property:
         def ranks_of(self: Any) -> Any:

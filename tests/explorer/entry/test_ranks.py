@@ -124,6 +124,7 @@ def test_errors_say_what_to_write() -> None:
         return str(caught.value)
 
     assert "make a mesh of 8" in refusal(lambda: init_device_mesh("cuda", (3, 3)))
+    assert "not in the mesh, which has ranks 0 to 1" in refusal(lambda: init_device_mesh("cuda", (2,)))
     assert "--ranks 2" in refusal(lambda: init_process_group("gloo", rank=3, world_size=2))
     assert "nprocs=8" in refusal(lambda: mp.spawn(print, nprocs=3))  # type: ignore[no-untyped-call]
     with simulate_group(8, 3):
