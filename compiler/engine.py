@@ -41,6 +41,7 @@ from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.eager import holds_dtensor
+from compiler.torch_api.fake_tensors import unset_fake_temporarily
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.released import revert_leftover_fx_patches
@@ -199,7 +200,8 @@ class Exploration:
         if builder.memory and not self._recorder.build:
             from compiler.autograd.eager_memory import add_eager_memory
 
-            add_eager_memory(builder, self._recorder.kept_here)
+            with unset_fake_temporarily():
+                add_eager_memory(builder, self._recorder.kept_here)
         if builder.memory and self._recorder.tape.entries:
             from compiler.distributed.rank_memory import add_rank_memory
 

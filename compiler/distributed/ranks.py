@@ -95,8 +95,9 @@ class Ranks:
             like.setdefault(stand_in, []).append(rank)
         lines += [f"not simulated: {rank_words(ranks)}, whose shards have the shapes of rank {rank}'s"
                   for rank, ranks in like.items()]  # fmt: skip
-        unknown = [rank for rank in self.not_simulated if rank not in self.stand_ins]
-        lines += [f"not simulated: {rank_words(unknown)}, whose shapes are unknown"] if unknown else []
+        unlike = [rank for rank in self.not_simulated if rank not in self.stand_ins]
+        why = "shards have other shapes" if self.shapes else "shapes are unknown"
+        lines += [f"not simulated: {rank_words(unlike)}, whose {why}"] if unlike else []
         lines += [f"rank {rank} failed: {words}" for rank, words in self.failed.items()]
         return "\n".join([*lines, *map(str, self.hangs)])
 
