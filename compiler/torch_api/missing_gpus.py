@@ -17,9 +17,10 @@ from typing import Any
 import torch
 import torch.multiprocessing
 from torch import distributed
+from torch._C import _len_torch_function_stack
 from torch._dynamo.eval_frame import _TorchDynamoContext
 from torch.nn.parallel import DistributedDataParallel
-from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from compiler.record.options import OptionError
 from compiler.torch_api.patching import (
