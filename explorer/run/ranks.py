@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from compiler.distributed.ranks import Ranks
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from explorer.run.run import Run
 
 
+@dataclass(frozen=True)
 class RankRuns(Ranks):
     """The ranks of a job. Prints which were simulated, which are equal, and which wait for each other.
 
@@ -25,14 +27,14 @@ class RankRuns(Ranks):
     >>> run.ranks.table         # one row per rank
     """
 
+    make_run: Callable[[Record], Run] = field(kw_only=True)
+
     def __getitem__(self, rank: int) -> Run:
         """The run of a rank, or of a rank with equal shapes that stands for it. Raises KeyError."""
-        from explorer.run.run import Run
-
         found = self.records.get(self.stand_ins.get(rank, rank))
         if found is None:
             raise KeyError(f"rank {rank} was not simulated; there are {rank_words(tuple(self.records))}")
-        return Run(found)
+        return self.make_run(found)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -62,11 +64,11 @@ class RankRuns(Ranks):
 _COLUMNS = columns(("Int64", "rank"), ("string", "known fingerprint"), ("Int64", "graphs collectives bytes"))
 
 
-def rank_runs(record: Record, ranks: Ranks | None) -> RankRuns:
+def rank_runs(record: Record, ranks: Ranks | None, make_run: Callable[[Record], Run]) -> RankRuns:
     """The ranks that were simulated with a record, or the record's own rank. Raises ValueError without a rank."""
     if ranks is not None:
-        return RankRuns(**{each.name: getattr(ranks, each.name) for each in fields(ranks)})
+        return RankRuns(**{each.name: getattr(ranks, each.name) for each in fields(ranks)}, make_run=make_run)
     if record.place is None:
         raise ValueError("this run is of one process without torch.distributed: simulate ranks with ranks= (--ranks 8)")
     place = record.place
-    return RankRuns(place.world, {place.rank: record}, place.mesh, origin=record.origin)
+    return RankRuns(place.world, {place.rank: record}, place.mesh, origin=record.origin, make_run=make_run)

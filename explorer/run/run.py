@@ -301,7 +301,7 @@ class Run(RecordHolder):
         """
         from explorer.run.ranks import rank_runs
 
-        return rank_runs(self.record, self._ranks() if self._ranks is not None else None)
+        return rank_runs(self.record, self._ranks() if self._ranks is not None else None, Run)
 
     @property
     def advice(self) -> AdviceList:
