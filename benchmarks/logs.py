@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -90,13 +91,12 @@ class Bench:
         path = self.folder / name / "dedicated_log_torch_trace_large.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         texts = [b"".join(filter(keep, EVENT.findall(text))) for text in self.texts]
-        text = texts[0] if len(texts) == 1 else b"".join(each for each in texts if each)
         with path.open("wb") as file:
-            file.write(text)
-            written, copy = len(text), 1
-            while written < size:
-                written += file.write(renumbered(text, 1000 * copy))
-                copy += 1
+            written = sum(file.write(strings_of(text)) for text in texts)
+            for number, text in enumerate(cycle(texts)):
+                written += file.write(renumbered(text, 1000 * number))
+                if written >= size:
+                    break
         return path
 
     def tlparse_of(self, path: Path, cost: Cost, *arguments: str) -> None:
@@ -105,8 +105,13 @@ class Bench:
         shutil.rmtree(out, ignore_errors=True)
 
 
+def strings_of(text: bytes) -> bytes:
+    """The events that number strings; logs of several processes number theirs alike, so that some files are wrong."""
+    return b"".join(event for event in EVENT.findall(text) if b'{"str":' in event[:200])
+
+
 def renumbered(text: bytes, added: int) -> bytes:
-    """Events with other frame ids; strings that the log already has are left out."""
+    """Events with other frame ids, without the strings, which the log already has."""
 
     def event(found: bytes) -> bytes:
         head, newline, payload = found.partition(b"\n")

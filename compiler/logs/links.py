@@ -8,9 +8,11 @@ its name, and because later operations use only its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from itertools import groupby
+from typing import ClassVar
 
 from compiler.logs.graph_text import PrintedGraph, PrintedNode
 from compiler.record.printed_code import short_name
@@ -108,9 +110,9 @@ class _Trace:
         forward, backward = _halves(self.nodes, self.graph)
         self.gradients = {node.name for node in backward}
         self._note_uses(forward)
-        self._match_runs(forward, self.operations, self._forward_score)
+        self._match_runs(forward, self.operations, _Block)
         self._note_uses(backward)
-        self._match_runs(backward, self.operations[::-1], self._backward_score)
+        self._match_runs(backward, self.operations[::-1], _GradientBlock)
 
     def _note_uses(self, nodes: Sequence[PrintedNode]) -> None:
         """Record the last use of each value; results of the forward are used after its last node."""
@@ -122,11 +124,11 @@ class _Trace:
     def _follow_free(self) -> None:
         """An operation that leaves no node passes its input on: its users may read the input directly."""
         for operation in reversed(self.operations):
-            if _word(operation) in _FREE:
+            if _word(operation.target) in _FREE:
                 for name in operation.inputs:
                     self.users.setdefault(name, set()).update(self.users.get(operation.name, ()))
 
-    def _match_runs(self, nodes: Sequence[PrintedNode], operations: Sequence[PrintedNode], score: _Score) -> None:
+    def _match_runs(self, nodes: Sequence[PrintedNode], operations: Sequence[PrintedNode], kind: type[_Block]) -> None:
         runs = [(key, list(run)) for key, run in groupby(operations, _key)]
         at = 0
         start = 0
@@ -137,23 +139,17 @@ class _Trace:
                 continue
             theirs = runs[place][1]
             at = place + 1
-            free = _FREE_GRADIENTS if run[0].name in self.gradients else _FREE
             if len(run) > _LONGEST_RUN and len(theirs) > 1:
                 self._one_by_one(run, theirs)
             else:
-                self._in_windows(run, theirs, start, score, free)
+                self._in_windows(run, theirs, start, kind)
             for node in run:
                 if node.target == "operator.getitem" and (origins := self.found.get(node.inputs[0])):
                     self.found[node.name] = origins
             start += len(run)
 
     def _in_windows(
-        self,
-        run: Sequence[PrintedNode],
-        operations: Sequence[PrintedNode],
-        start: int,
-        score: _Score,
-        free: frozenset[str],
+        self, run: Sequence[PrintedNode], operations: Sequence[PrintedNode], start: int, kind: type[_Block]
     ) -> None:
         """Match the nodes at one line; many nodes in windows, of which only the first half of the matches is kept."""
         done = at = 0
@@ -161,7 +157,8 @@ class _Trace:
             is_last = (len(run) - done) * (len(operations) - at) <= _LARGEST_RUN
             nodes = run[done:] if is_last else run[done : done + _WINDOW]
             theirs = operations[at:] if is_last else operations[at : at + _WINDOW]
-            found = _best_blocks(nodes, theirs or operations[-1:], start + done, score, free, is_last=is_last)
+            new_block = partial(self._block, kind, start + done)
+            found = _best_blocks(nodes, theirs or operations[-1:], new_block, kind.free, is_last=is_last)
             count = len(found) if is_last else max(len(found) // 2, 1)
             while not is_last and count < len(found) - 1 and found[count] is found[count - 1]:
                 count += 1
@@ -172,18 +169,23 @@ class _Trace:
                 at += found[count] is not found[count - 1]
             done += count
 
+    def _block(
+        self, kind: type[_Block], start: int, operation: PrintedNode, first: int, before: Mapping[str, str]
+    ) -> _Block:
+        return kind(self, operation, start + first, before)
+
     def _one_by_one(self, nodes: Sequence[PrintedNode], operations: Sequence[PrintedNode]) -> None:
         at = 0
         for node in nodes:
             fitting = (place for place in range(at, len(operations)) if self._may_read_inputs(node, operations[place]))
-            named = (p for p in range(at, len(operations)) if _same_word(node, operations[p]))
+            named = (p for p in range(at, len(operations)) if _same_word(node.target, operations[p].target))
             at = next((p for p in named if self._may_read_inputs(node, operations[p])), None) or next(fitting, at)
             self.found[node.name] = (operations[at].name,)
 
     def _may_read_inputs(self, node: PrintedNode, operation: PrintedNode) -> bool:
-        return all(self._may_read(name, operation) for name in node.inputs)
+        return all(self.may_read(name, operation) for name in node.inputs)
 
-    def _may_read(self, name: str, operation: PrintedNode, before: Mapping[str, str] = {}) -> bool:
+    def may_read(self, name: str, operation: PrintedNode, before: Mapping[str, str] = {}) -> bool:
         """Whether an operation, or its gradient, may read a value of this graph."""
         origins = (before[name],) if name in before else self.found.get(name)
         return origins is None or any(self._gives(name, origin, operation.name) for origin in origins)
@@ -196,35 +198,80 @@ class _Trace:
         is_result = self.results.get(origin, "") in ("", self.types.get(name, ""))
         return is_result and operation in self.users.get(origin, ())
 
-    def _forward_score(
-        self, block: Sequence[PrintedNode], operation: PrintedNode, start: int, before: Mapping[str, str]
-    ) -> float:
-        score = _name_score(block, operation) + self._input_score(block, operation, before)
-        if operation.type:
-            end = start + len(block)
-            score += 3 if block[-1].type == operation.type else -1
-            score -= 2 * sum(self.last_use.get(node.name, -1) >= end for node in block[:-1])
+
+@dataclass
+class _Block:
+    """Consecutive nodes that may come from one operation. `end` is the position after the last one.
+
+    `before` has the operations that are assumed for nodes before the block. `inside` are its nodes, and the values that
+    they read. `uses` has, for its nodes, the position of the last use of their values.
+    """
+
+    trace: _Trace
+    operation: PrintedNode
+    end: int
+    before: Mapping[str, str]
+    inside: set[str] = field(default_factory=set)
+    uses: list[int] = field(default_factory=list)
+    is_named: bool = False
+    inputs: float = 0.0
+    free: ClassVar[frozenset[str]] = _FREE
+    """Operations that may have no block."""
+
+    def extend(self, node: PrintedNode) -> float:
+        """Add the next node, and return the score of the block."""
+        self.end += 1
+        self.is_named = self.is_named or _same_word(node.target, self.operation.target)
+        for name in node.inputs:
+            if name not in self.inside and (name in self.before or name in self.trace.found):
+                self.inputs += 0.25 if self.trace.may_read(name, self.operation, self.before) else -4
+        self.inside.update(node.inputs)
+        self.inside.add(node.name)
+        return self.inputs + self._score(node)
+
+    def _score(self, node: PrintedNode) -> float:
+        """A block ends with the operation's result, and later blocks read nothing else of it."""
+        score = 4.0 if self.is_named else -4.0 if _word(self.operation.target) in _SAME else -1.0
+        self.uses = [use for use in self.uses if use >= self.end]
+        if self.operation.type:
+            score += (3 if node.type == self.operation.type else -1) - 2 * len(self.uses)
+        self.uses.append(self.trace.last_use.get(node.name, -1))
         return score
 
-    def _backward_score(
-        self, block: Sequence[PrintedNode], operation: PrintedNode, start: int, before: Mapping[str, str]
-    ) -> float:
-        """A gradient that later blocks read has the type of an operand."""
-        score = max(0.0, _name_score(block, operation)) + self._input_score(block, operation, before)
-        operands, end = self.operands[operation.name], start + len(block)
-        leaving = [node for node in block if self.last_use.get(node.name, -1) >= end]
-        fitting = sum(node.type in operands for node in leaving)
-        return score + 2 * min(fitting, 1) - 2 * (len(leaving) - min(fitting, len(operation.inputs)))
 
-    def _input_score(self, block: Sequence[PrintedNode], operation: PrintedNode, before: Mapping[str, str]) -> float:
-        own = {node.name for node in block}
-        outside = {name for node in block for name in node.inputs if name not in own}
-        known = (name for name in outside if name in before or name in self.found)
-        return sum(0.25 if self._may_read(name, operation, before) else -4 for name in known)
+@dataclass
+class _GradientBlock(_Block):
+    """Nodes that may be the gradient of one operation; those that later blocks read have the type of an operand."""
+
+    types: list[str] = field(default_factory=list)
+    free: ClassVar[frozenset[str]] = _FREE_GRADIENTS
+
+    def _score(self, node: PrintedNode) -> float:
+        self.uses.append(self.trace.last_use.get(node.name, -1))
+        self.types.append(node.type)
+        leaving = [(use, kind) for use, kind in zip(self.uses, self.types, strict=True) if use >= self.end]
+        self.uses, self.types = [use for use, _ in leaving], [kind for _, kind in leaving]
+        operands = self.trace.operands[self.operation.name]
+        fitting = sum(kind in operands for kind in self.types)
+        score = (4.0 if self.is_named else 0.0) + 2 * min(fitting, 1)
+        return score - 2 * (len(leaving) - min(fitting, len(self.operation.inputs)))
 
 
-_Score = Callable[[Sequence[PrintedNode], PrintedNode, int, Mapping[str, str]], float]
-"""Score of a block of nodes for an operation, from a position on, after nodes whose operations are assumed."""
+@dataclass(slots=True)
+class _Split:
+    """A division of the first nodes of a run into blocks: the last block, and the division before it."""
+
+    score: float
+    operation: PrintedNode | None = None
+    first: int = 0
+    end: int = 0
+    earlier: _Split | None = None
+
+    def operations(self) -> list[PrintedNode]:
+        """The operation of each node."""
+        if self.operation is None or self.earlier is None:
+            return []
+        return self.earlier.operations() + [self.operation] * (self.end - self.first)
 
 
 def _key(node: PrintedNode) -> Key:
@@ -240,38 +287,39 @@ def _next_run(runs: Sequence[tuple[Key, list[PrintedNode]]], key: Key, at: int) 
 def _best_blocks(
     nodes: Sequence[PrintedNode],
     operations: Sequence[PrintedNode],
-    start: int,
-    score: _Score,
+    new_block: Callable[[PrintedNode, int, Mapping[str, str]], _Block],
     free: frozenset[str],
     *,
     is_last: bool = True,
 ) -> list[PrintedNode]:
     """Split nodes into consecutive blocks, one for each operation or none; return each node's operation.
 
-    Unless these are the last nodes at their line, operations may be left over for later ones.
+    Unless these are the last nodes at their line, operations may be left over for later ones. `new_block` makes an
+    empty block for an operation, at a node, after nodes whose operations are assumed.
     """
     if len(operations) == 1:
         return [operations[0]] * len(nodes)
     count = len(nodes)
-    best: list[tuple[float, tuple[PrintedNode, ...]] | None] = [(0.0, ()), *[None] * count]
-    ends: list[tuple[float, tuple[PrintedNode, ...]]] = []
+    best: list[_Split | None] = [_Split(0.0), *[None] * count]
+    ends: list[_Split] = []
     for operation in operations:
-        skip = 0.0 if _word(operation) in free else -2.0
-        row = [known and (known[0] + skip, known[1]) for known in best]
+        skip = 0.0 if _word(operation.target) in free else -2.0
+        row = [known and replace(known, score=known.score + skip) for known in best]
         for first, known in enumerate(best[:-1]):
             if known is None:
                 continue
-            before = {node.name: made.name for node, made in zip(nodes, known[1], strict=False)}
+            before = {node.name: made.name for node, made in zip(nodes, known.operations(), strict=False)}
+            block = new_block(operation, first, before)
             for end in range(first + 1, min(first + _LONGEST_BLOCK, count) + 1):
-                value = known[0] + score(nodes[first:end], operation, start + first, before)
+                value = known.score + block.extend(nodes[end - 1])
                 other = row[end]
-                if other is None or value > other[0]:
-                    row[end] = value, (*known[1], *[operation] * (end - first))
+                if other is None or value > other.score:
+                    row[end] = _Split(value, operation, first, end, known)
         best = row
         if (end_here := row[count]) is not None:
             ends.append(end_here)
-    found = best[count] if is_last else max(ends, key=lambda end: end[0], default=None)
-    return list(found[1]) if found is not None else [operations[0]] * count
+    found = best[count] if is_last else max(ends, key=lambda end: end.score, default=None)
+    return found.operations() if found is not None else [operations[0]] * count
 
 
 def _halves(nodes: Sequence[PrintedNode], graph: PrintedGraph) -> tuple[list[PrintedNode], list[PrintedNode]]:
@@ -309,16 +357,12 @@ _SAME = {
 """ATen operators that an operation of the captured graph becomes, if they have other names."""
 
 
-def _word(node: PrintedNode) -> str:
-    return short_name(node.target).rstrip("_") if not node.target.endswith("__") else node.target
+@lru_cache(maxsize=8192)
+def _word(target: str) -> str:
+    return short_name(target).rstrip("_") if not target.endswith("__") else target
 
 
-def _same_word(node: PrintedNode, operation: PrintedNode) -> bool:
-    own, theirs = _word(node).removesuffix("_backward"), _word(operation)
+@lru_cache(maxsize=8192)
+def _same_word(target: str, operation: str) -> bool:
+    own, theirs = _word(target).removesuffix("_backward"), _word(operation)
     return own == theirs or own in _SAME.get(theirs, "").split()
-
-
-def _name_score(block: Iterable[PrintedNode], operation: PrintedNode) -> float:
-    if any(_same_word(node, operation) for node in block):
-        return 4.0
-    return -4.0 if _word(operation) in _SAME else -1.0

@@ -46,6 +46,9 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     advice_finding,
 )
 
+#: Makers that import torch, which takes seconds where torch isn't imported yet.
+NEEDING_TORCH: Final = frozenset((advice_finding,))
+
 #: Functions that yield a finding for each of the record's own artifacts that has a view.
 VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
     chain_views,
@@ -59,10 +62,10 @@ def views(record: Record) -> Iterator[Finding]:
         yield from shown(record)
 
 
-def findings(record: Record) -> tuple[Finding, ...]:
+def findings(record: Record, *, needing_torch: bool = True) -> tuple[Finding, ...]:
     """Findings of a record in ribbon order. Stages that the record already has as artifacts are left out."""
     present = {artifact.stage for artifact in record.artifacts}
-    made = (make(record) for make in MAKERS)
+    made = (make(record) for make in MAKERS if needing_torch or make not in NEEDING_TORCH)
     return tuple(finding for finding in made if finding is not None and finding.artifact.stage not in present)
 
 
@@ -80,13 +83,14 @@ def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Rec
 class KnownFindings:
     """Cache of the most recent record's findings, for all views of this record."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, needing_torch: bool = True) -> None:
+        self._needing_torch = needing_torch
         self._last: tuple[Record, tuple[Finding, ...], Record] | None = None
 
     def look_up(self, record: Record) -> tuple[tuple[Finding, ...], Record]:
         """A record's findings, and the record with its findings among the artifacts."""
         last = self._last
         if last is None or last[0] is not record:
-            found = findings(record)
+            found = findings(record, needing_torch=self._needing_torch)
             self._last = last = (record, found, with_findings(record, found))
         return last[1], last[2]

@@ -56,20 +56,20 @@ def explain(language: str, token: str) -> Meaning | None:
     return _find_meaning(language, token) if known else None
 
 
-def for_text(language: str, text: str) -> dict[str, Meaning]:
-    """The known tokens of a text with their meanings, sorted by token."""
+def for_text(language: str, text: str, *, from_docs: bool = True) -> dict[str, Meaning]:
+    """The known tokens of a text with their meanings, sorted by token; `from_docs` also looks in torch's own."""
     known = _LANGUAGES.get(language)
-    found = {token: _find_meaning(language, token) for token in set(known.tokens(text))} if known else {}
+    found = {token: _find_meaning(language, token, from_docs) for token in set(known.tokens(text))} if known else {}
     return {token: meaning for token, meaning in sorted(found.items()) if meaning is not None}
 
 
 @cache
-def _find_meaning(language: str, token: str) -> Meaning | None:
+def _find_meaning(language: str, token: str, from_docs: bool = True) -> Meaning | None:
     book, names = _book(_LANGUAGES[language].files), _LANGUAGES[language].names
     for name in names(token):
         if name in book.words:
             return _with_suffixes(book.words[name], token, book.suffixes)
-    if language in _OF_PYTHON and (found := from_torch(token)):
+    if from_docs and language in _OF_PYTHON and (found := from_torch(token)):
         return Meaning(*found)
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from compiler.logs.follow import traces_in
 from compiler.logs.job import Job, Rank
 from compiler.record import Record
 from compiler.record.plain_text import did_you_mean, pluralize
+from explorer.findings import KnownFindings
 from explorer.findings.job import LABELS, RankCompilations, job_document, opened_name
 from explorer.findings.job_ranks import rank_document
 from explorer.reading.shapes import seconds_text
@@ -70,14 +71,14 @@ def title_of(job: Job) -> str:
     return job.path.name or "job"
 
 
-def page_of(job: Job, *, explains: bool = True) -> JobPage:
-    """The page of a job. With `explains`, words in code are explained, which imports torch."""
+def page_of(job: Job) -> JobPage:
+    """The page of a job. What needs torch is left out of its records: advice, and words from torch's documentation."""
     named = list(_by_cost(job))
     kept: dict[str, list[Part]] = {}
     words: dict[str, dict[str, Any]] = {}
     left = MOST_BYTES
     for name, rank, one in named[:MOST_RECORDS]:
-        parts, glossary = _record_parts(rank, one, explains)
+        parts, glossary = _record_parts(rank, one)
         size = sum(len(part.data) for part in parts) * 4 // 3
         if size > left:
             continue
@@ -118,11 +119,11 @@ def _by_cost(job: Job) -> Iterator[tuple[str, Rank, Compilation]]:
         yield opened_name(None if is_one else number, one.id), rank, one
 
 
-def _record_parts(rank: Rank, one: Compilation, explains: bool) -> tuple[list[Part], Sequence[Part]]:
+def _record_parts(rank: Rank, one: Compilation) -> tuple[list[Part], Iterable[Part]]:
     """The data of a compilation's record, and the glossary of its languages."""
-    made = Payload(_record(rank, one))
-    glossary = list(words_of_languages(made.record)) if explains else []
-    return [Part.pack("", "manifest", made.manifest()), *made.parts()], glossary
+    made = Payload(_record(rank, one), KnownFindings(needing_torch=False))
+    parts = [Part.pack("", "manifest", made.manifest()), *made.parts()]
+    return parts, words_of_languages(made.record, from_docs=False)
 
 
 def _html(title: str, blocks: Iterable[str]) -> str:
@@ -131,9 +132,9 @@ def _html(title: str, blocks: Iterable[str]) -> str:
     return html_page(title, style, (script, frontend.page_script((), ENTRY)), "\n".join(blocks))
 
 
-def write_job_page(job: Job, output: Path, *, explains: bool = True) -> JobPage:
+def write_job_page(job: Job, output: Path) -> JobPage:
     """Write the page of a job. Raises OSError."""
-    page = page_of(job, explains=explains)
+    page = page_of(job)
     replace_file(output, page.html.encode())
     return page
 
@@ -153,7 +154,7 @@ def write_page_of_traces(folder: Path, before: Collection[Path], output: Path) -
     if not logs:
         return "; ".join(problems) or "torch.compile compiled nothing, or the program chose a TORCH_TRACE of its own"
     job = Job.of_logs(folder, logs)
-    page = write_job_page(job, output, explains=False)
+    page = write_job_page(job, output)
     return f"{summary(job)}; {output}, {page.words}; the trace: {folder}"
 
 

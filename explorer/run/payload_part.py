@@ -39,22 +39,23 @@ Explained = dict[str, tuple[str, str, str]]
 """Name, one-line explanation and documentation URL of each word, by its spelling in the text."""
 
 
-def explain_words(language: str, text: str) -> Explained:
-    """Explanations of the words in a text that the glossary knows."""
+def explain_words(language: str, text: str, *, from_docs: bool = True) -> Explained:
+    """Explanations of the words in a text that the glossary knows, or else torch's documentation (`from_docs`)."""
     from explorer.glossary import for_text
 
-    return {word: (meaning.name, meaning.words, meaning.link) for word, meaning in for_text(language, text).items()}
+    found = for_text(language, text, from_docs=from_docs)
+    return {word: (meaning.name, meaning.words, meaning.link) for word, meaning in found.items()}
 
 
 def words_part(artifact: Artifact) -> Part:
     return Part.pack(artifact.id, "words", explain_words(artifact.language, artifact.text))
 
 
-def words_of_languages(record: Record) -> Iterator[Part]:
+def words_of_languages(record: Record, *, from_docs: bool = True) -> Iterator[Part]:
     """One glossary part per language for all its artifacts, because texts of one language share most words."""
     found: dict[str, Explained] = {}
     for artifact in record.artifacts:
-        found.setdefault(artifact.language, {}).update(explain_words(artifact.language, artifact.text))
+        found.setdefault(artifact.language, {}).update(explain_words(artifact.language, artifact.text, from_docs=from_docs))
     for language, words in found.items():
         if words:
             yield Part.pack(language, "words", dict(sorted(words.items())))

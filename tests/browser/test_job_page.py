@@ -31,7 +31,7 @@ def log() -> Log:
 
 def test_index_opens_compilations_by_keyboard(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "job.html"
-    path.write_text(page_of(Job.of_logs("train", (log(),)), explains=False).html)
+    path.write_text(page_of(Job.of_logs("train", (log(),))).html)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(path.as_uri())

@@ -148,7 +148,7 @@ def test_page_of_a_run_has_its_compilations(ran: Ran) -> None:
 
 def test_page_is_bounded(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_page, "MOST_RECORDS", 3)
-    page = job_page.page_of(job, explains=False)
+    page = job_page.page_of(job)
     assert len(page.left_out) == 8
     assert page.words == "with the records of the 3 costliest of 11 compilations"
 
