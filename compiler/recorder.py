@@ -22,7 +22,8 @@ from torch.fx import GraphModule
 
 from compiler.autograd.stage import AutogradStage
 from compiler.calls.kept_graphs import KeptFrame
-from compiler.capture.breaks import BreakLog, is_by_design
+from compiler.capture.break_log import BreakLog
+from compiler.capture.breaks import is_by_design
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
 from compiler.capture.error_words import first_lines, hint_of
@@ -41,19 +42,19 @@ from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
 from compiler.process.environment import with_settings_of_now
 from compiler.record import STAGES, Decision, Frame, Phase, Problem, Recompile, Span, Step, captured_by_frame
+from compiler.record.break_facts import BreakFacts, Place, is_dynamo
 from compiler.record.builder import Builder, Clock
 from compiler.stopwatch import Stopwatch, untimed_observer
 from compiler.targets.destination import Destination, destination, measures
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compilations import CompileKey
 from compiler.torch_api.ddp_buckets import Bucket, run_or_propagate
-from compiler.torch_api.dynamo import BreakFacts, EntryFailures
+from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.eager import as_eager
 from compiler.torch_api.guards import FailedGuard, GuardTree, global_state
 from compiler.torch_api.open_sizes import SymbolFacts
 from compiler.torch_api.patching import Function
 from compiler.torch_api.phases import PhaseFacts, PhaseLog
-from compiler.torch_api.traced_lines import Place
 from compiler.virtual_gpu.templates import InductorRetargeting
 
 # Compiling a large graph makes many long-lived objects, and each garbage collection would visit them all.
@@ -112,7 +113,7 @@ class Recorder:
         self._codes[frame] = code
         function = self.names(code.co_name)
         self.builder.title = self.builder.title or function
-        if fx.is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: show the user's module
+        if is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: show the user's module
             function = self.builder.title or function
         else:
             self.book.line(code.co_filename, code.co_firstlineno)
@@ -314,7 +315,7 @@ class Recorder:
         return self.build or self.builder.options.backend not in ("inductor", "tcompile", "eager")
 
     def on_break(self, key: CompileKey, facts: BreakFacts) -> None:
-        if all(fx.is_dynamo(place.file) for place in facts.places):  # in torch's own wrapper around a module
+        if all(is_dynamo(place.file) for place in facts.places):  # in torch's own wrapper around a module
             here = tuple(Place(site.file, site.function, site.line) for site in self.call_site[-1:])
             facts = replace(facts, places=here)
         self.breaks.add(self.frame_id(key), facts)

@@ -8,7 +8,7 @@ import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compiler.torch_api.traced_lines import Place
+from compiler.record.break_facts import Place
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

@@ -12,7 +12,7 @@ from compiler.capture.plain_lines import reachable_instructions
 from compiler.capture.rendering import Rendering, render
 from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
-from compiler.torch_api.fx import is_dynamo
+from compiler.record.break_facts import is_dynamo
 
 _GENERATED = re.compile(
     r"__(compiled_fn)_\d+(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?|__(resume_at)_\d+_\d+"

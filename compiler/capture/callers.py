@@ -9,8 +9,8 @@ from types import CodeType, FrameType
 from compiler.capture.plain_lines import lines_run
 from compiler.capture.sources import SourceBook
 from compiler.record import Frame
+from compiler.record.break_facts import is_dynamo
 from compiler.record.builder import Builder
-from compiler.torch_api.fx import is_dynamo
 
 
 @dataclass

@@ -24,11 +24,11 @@ from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.process import preserve_state
 from compiler.record import Artifact, GraphBreak, Problem
+from compiler.record.break_facts import BreakFacts, Place
 from compiler.record.builder import Builder
 from compiler.torch_api import dynamo
 from compiler.torch_api.careful_export import careful_export
-from compiler.torch_api.dynamo import BreakFacts
-from compiler.torch_api.traced_lines import Place, place_of, places_of, watch_restarts
+from compiler.torch_api.traced_lines import place_of, places_of, watch_restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,9 @@ def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
     else:
         kind = f"{type(error).__name__} in torch.export"
     facts = BreakFacts(kind, words, (), places, str(error), raises=True)
-    card = graph_break(f"export.{mode}", f"export {mode}", facts, book, fullgraph=True)
+    card = graph_break(
+        f"export.{mode}", f"export {mode}", facts, book, registry=dynamo.break_registry(), fullgraph=True
+    )
     return Exported(mode, card=replace(card, of_export=True))
 
 

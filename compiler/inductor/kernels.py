@@ -134,16 +134,22 @@ def _unique(definitions: list[Definition], spans: dict[str, tuple[int, int]]) ->
 def _calls(tree: ast.Module, text: str, kernels: set[str], buffers: set[str]) -> Iterator[_Call]:
     """Yield the wrapper's statements that launch a kernel or call ATen, in order."""
     rows = text.split("\n")
-    for function in ast.walk(tree):
+    for statement in wrapper_statements(tree):
+        names = [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        kernel = next((name for name in names if name in kernels), "")
+        if not kernel and not _is_extern(statement):
+            continue
+        source = " ".join(row.strip() for row in rows[statement.lineno - 1 : statement.end_lineno])
+        used = tuple(dict.fromkeys(name for name in names if name in buffers))
+        yield _Call(kernel, statement.lineno, statement.end_lineno or statement.lineno, source, used)
+
+
+def wrapper_statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of the wrapper, which calls the kernels, in order; those of blocks in place of the blocks."""
+    inner = (method for each in tree.body if isinstance(each, ast.ClassDef) for method in each.body)
+    for function in (*tree.body, *inner):
         if isinstance(function, ast.FunctionDef) and [a.arg for a in function.args.args] in WRAPPER_PARAMETERS:
-            for statement in _leaves(function.body):
-                names = [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
-                source = " ".join(row.strip() for row in rows[statement.lineno - 1 : statement.end_lineno])
-                kernel = next((name for name in names if name in kernels), "")
-                if not kernel and not _is_extern(statement):
-                    continue
-                used = tuple(dict.fromkeys(name for name in names if name in buffers))
-                yield _Call(kernel, statement.lineno, statement.end_lineno or statement.lineno, source, used)
+            yield from _leaves(function.body)
 
 
 def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -6,13 +6,13 @@ Inductor's FX graph cache logs the parts of its keys; AOTAutograd's cache logs t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from compiler.logs.compilations import compilations_of
+from compiler.logs.compilations import Compilation, compilations_of
 from compiler.logs.events import CACHE_EVENT, Event, Log
 from compiler.logs.fingerprints import canonical
 
@@ -68,23 +68,24 @@ class CacheChange:
     changes: tuple[KeyChange, ...]
 
 
-def cache_outcomes(log: Log) -> tuple[CacheOutcome, ...]:
-    """All look-ups of a log, in order."""
-    return tuple(_outcomes(log))
+def cache_outcomes(log: Log, compilations: Iterable[Compilation]) -> tuple[CacheOutcome, ...]:
+    """All look-ups of a log with these compilations, in order, without the parts of their keys."""
+    return tuple(_outcomes(log, compilations, with_parts=False))
 
 
-def _outcomes(log: Log) -> Iterator[CacheOutcome]:
-    of = {one.compile_id: one for one in compilations_of(log)}
+def _outcomes(log: Log, compilations: Iterable[Compilation], *, with_parts: bool = True) -> Iterator[CacheOutcome]:
+    of = {one.compile_id: one for one in compilations}
     counts: dict[tuple[str, str], int] = {}
     for event in log.events_of("artifact"):
         if (found := CACHE_EVENT.fullmatch(event.name)) is None:
             continue
         values, compiled = _payload(event), of.get(event.compile_id)
+        parts = _parts(values.get("components")) if with_parts else ()
         number = counts[found[1], event.compile_id] = counts.get((found[1], event.compile_id), 0) + 1
         function, place = (compiled.function, compiled.place) if compiled is not None else ("", "")
         yield CacheOutcome(
             found[1], found[2], event.compile_id, function, place, number - 1, str(values.get("key") or ""),
-            str(values.get("cache_bypass_reason") or ""), dict(_parts(values.get("components"))),
+            str(values.get("cache_bypass_reason") or ""), dict(parts),
         )  # fmt: skip
 
 
@@ -104,9 +105,12 @@ def _parts(components: object) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def compare_caches(first: Log, second: Log) -> tuple[CacheChange, ...]:
     """The look-ups of the second run that missed where the first run made the same look-up, with what changed."""
-    was = {(one.cache, one.function, one.place, one.compile_id, one.number): one for one in _outcomes(first)}
+    was = {
+        (one.cache, one.function, one.place, one.compile_id, one.number): one
+        for one in _outcomes(first, compilations_of(first))
+    }
     found: list[CacheChange] = []
-    for now in _outcomes(second):
+    for now in _outcomes(second, compilations_of(second)):
         before = was.get((now.cache, now.function, now.place, now.compile_id, now.number))
         if before is not None and now.outcome == "miss":
             found.append(CacheChange(now, before, tuple(_changes(before, now))))

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.capture import recompile_advice as advice
+from compiler.capture.breaks import frames_after, graph_break
 from compiler.capture.guard_words import SymbolNames, argument, plain, quote, value_words
 from compiler.capture.guards import guards_of
 from compiler.logs.events import Event, Log
 from compiler.logs.sources import LoggedSources, is_of_package
 from compiler.record import Condition, Frame, GraphBreak, Guard, GuardFailure, Recompile, Span, Symbol
+from compiler.record.break_facts import AND_THEN, DEAD_ENDS, BreakFacts, Place
 
 _LEAF = re.compile(r"^((?:\| )*)\+- ([A-Z][A-Z_0-9]+): (.*)$")
 _MANAGER = re.compile(r"^((?:\| )*)\+- \w*Guard\w*Manager\w*(?:: source=(.*?), accessed_by=.*)?")
@@ -125,10 +127,6 @@ def _range(text: str) -> tuple[int | float | None, int | float | None]:
 
 def break_of(frame: Frame, payload: str, number: int, book: LoggedSources) -> GraphBreak:
     """A graph break from torch's message (`dynamo_graph_break_reason`)."""
-    from compiler.capture.breaks import graph_break  # it imports torch, which most records do not need
-    from compiler.torch_api.dynamo import AND_THEN, DEAD_ENDS, BreakFacts
-    from compiler.torch_api.traced_lines import Place
-
     matched = _BREAK.match(payload)
     message, _, trace = (matched["rest"] if matched else payload).partition("\nUser code traceback:\n")
     told = message = _LAST_LINES.sub("", message).strip()
@@ -152,7 +150,7 @@ def break_of(frame: Frame, payload: str, number: int, book: LoggedSources) -> Gr
     goes_on = not told.startswith(DEAD_ENDS)
     consequence = later[-1].partition("\n")[0].strip() if later else ""
     facts = BreakFacts(reason or "graph break", told, (), tuple(own), message, consequence, goes_on)
-    made = graph_break(f"break[{frame.id}].{number}", frame.id, facts, book)
+    made = graph_break(f"break[{frame.id}].{number}", frame.id, facts, book, registry={})
     place = own[-1] if own else None
     code = next(
         (code for file, line, _, code, _ in reversed(stack) if place and (file, line) == (place.file, place.line)), ""
@@ -341,8 +339,6 @@ def with_followers(
     """
     if not breaks:
         return []
-    from compiler.capture.breaks import frames_after  # it imports torch, as `break_of` did
-
     resumed_by = {found.id: _followers(found, frames) if found.outcome == "resumed" else () for found in breaks}
     of_frames: dict[str, list[str]] = {}
     for found in breaks:

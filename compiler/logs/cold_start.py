@@ -7,7 +7,7 @@ cold start ends when every function has been compiled for the first time.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +42,7 @@ PHASES = {
 """Names of torch's spans -> their phase; any other span has the phase of the span around it."""
 _CACHE = ("cache", "torch_key", "triton_key", "get_system")
 _MOST_EVENTS = 1_000_000
+_OUTSIDE = ("outside of compilations", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,13 @@ class ColdStart:
     origin: float
 
 
-def cold_start_of(log: Log) -> ColdStart:
-    """Read where the time went from a log."""
+def cold_start_of(log: Log, compilations: tuple[Compilation, ...] | None = None) -> ColdStart:
+    """Read where the time went from a log; `compilations` are those of the log, if they are known already."""
     events = [event for event in map(_decode, log.events_of("chromium_event")) if event is not None]
     origin = min((event["ts"] for event in events), default=0.0)
     spans = tuple(_with_compilations(list(_spans(events, origin))))
-    compilations = compilations_of(log)
+    compilations = compilations_of(log) if compilations is None else compilations
+    functions = {one.compile_id: (one.function, one.place) for one in reversed(compilations)}
     first = [one for one in compilations if not one.is_recompilation]
     names = {one.compile_id for one in first}
     last = max(
@@ -114,7 +116,7 @@ def cold_start_of(log: Log) -> ColdStart:
         until=until,
         by_phase=_totals((span.phase, span.own) for span in spans if not span.is_helper),
         by_function=_totals(
-            (_function(span.compile_id, compilations), span.own) for span in spans if not span.is_helper
+            (functions.get(span.compile_id, _OUTSIDE), span.own) for span in spans if not span.is_helper
         ),
         spans=spans,
         instants=tuple(_instants(events, origin)),
@@ -194,15 +196,17 @@ def _in_lanes(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def _with_compilations(spans: Sequence[Span]) -> Iterator[Span]:
-    """Spans; those of helper threads get the compilation that waits for them."""
-    main = [span for span in spans if span.depth == 0 and span.compile_id]
+    """Spans in order of their start; those of helper threads get the compilation that waits for them."""
+    main = deque(span for span in spans if span.depth == 0 and span.compile_id)
+    around: list[Span] = []
     for span in spans:
-        around = span if span.compile_id else next((each for each in main if _contains(each, span)), span)
-        yield replace(span, compile_id=around.compile_id)
-
-
-def _contains(outer: Span, span: Span) -> bool:
-    return outer.start <= span.start <= outer.start + outer.seconds
+        while main and main[0].start <= span.start:
+            around.append(main.popleft())
+        if span.compile_id:
+            yield span
+            continue
+        around = [each for each in around if span.start <= each.start + each.seconds]
+        yield replace(span, compile_id=around[0].compile_id) if around else span
 
 
 def _phase(name: str, outer: str) -> str:
@@ -230,11 +234,6 @@ def _totals(items: Iterable[tuple[Any, float]]) -> dict[Any, float]:
     for key, seconds in items:
         totals[key] += seconds  # type: ignore[assignment]
     return dict(totals.most_common())
-
-
-def _function(compile_id: str, compilations: Sequence[Compilation]) -> tuple[str, str]:
-    found = next((one for one in compilations if one.compile_id == compile_id), None)
-    return (found.function, found.place) if found is not None else ("outside of compilations", "")
 
 
 def _covered_seconds(spans: Iterable[tuple[float, float]]) -> float:

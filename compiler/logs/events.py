@@ -13,7 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from mmap import mmap
 from typing import Any
 
@@ -90,8 +90,7 @@ class Event:
     """One event. `kind` is torch's name for it ("dynamo_output_graph"); for an artifact, `name` is the artifact's.
 
     `compile_id` is the text of `id_parts`, and `attempt` is the number of the analysis in this compilation, from 0.
-    `fields` is the value that the kind names, `all_fields` the whole object. `seconds` is the time of day (the log has
-    no year), and `where` the line of torch that wrote the event.
+    `fields` is the value that the kind names, `all_fields` the whole object.
     """
 
     kind: str
@@ -101,11 +100,24 @@ class Event:
     attempt: int
     fields: Any
     all_fields: dict[str, Any]
-    seconds: float
-    thread: int
-    where: str
+    _head: re.Match[bytes] = field(repr=False, compare=False)
     _log: Log = field(repr=False, compare=False)
     _payload: tuple[int, int, int] = field(repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """Time of day; the log has no year."""
+        hours, minutes, seconds, fraction = self._head.group(3, 4, 5, 6)
+        return int(hours) * 3600 + int(minutes) * 60 + int(seconds) + float(b"0." + fraction)
+
+    @property
+    def thread(self) -> int:
+        return int(self._head[7])
+
+    @property
+    def where(self) -> str:
+        """The line of torch that wrote the event."""
+        return f"{self._head[8].decode(errors='replace')}:{int(self._head[9])}"
 
     @property
     def payload(self) -> str:
@@ -136,6 +148,11 @@ class Log:
 
     def __iter__(self) -> Iterator[Event]:
         return (event for place in range(len(self)) if (event := self._event(place)) is not None)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the events."""
+        return sum(self._index.ends) - sum(self._index.starts)
 
     def events_of(self, *kinds: str) -> Iterator[Event]:
         """Events of these kinds, in order; the others are not decoded."""
@@ -223,31 +240,34 @@ class Log:
             if problem not in self.problems:
                 self.problems.append(problem)
             return None
-        _, _, hours, minutes, seconds, fraction, thread, where, line = head.groups()
         kind = next((key for key in values if key not in _BESIDES), "")
         fields = values.get(kind)
-        id_parts = _compile_id(values)
+        id_parts, compile_id = _compile_id(values)
         return Event(
             kind=kind,
             name=str(fields.get("name", "")) if kind == "artifact" and isinstance(fields, dict) else "",
-            compile_id=str(id_parts),
+            compile_id=compile_id,
             id_parts=id_parts,
             attempt=number if isinstance(number := values.get("attempt"), int) else 0,
             fields=fields,
             all_fields=values,
-            seconds=int(hours) * 3600 + int(minutes) * 60 + int(seconds) + float(b"0." + fraction),
-            thread=int(thread),
-            where=f"{where.decode(errors='replace')}:{int(line)}",
+            _head=head,
             _log=self,
             _payload=(part, min(end + 1, index.ends[place]), index.ends[place]),
         )
 
 
-def _compile_id(values: dict[str, Any]) -> CompileId:
-    """The id of the compilation that an event belongs to."""
-    autograd, frame, number = (values.get(key) for key in ("compiled_autograd_id", "frame_id", "frame_compile_id"))
+def _compile_id(values: dict[str, Any]) -> tuple[CompileId, str]:
+    """The id of the compilation that an event belongs to, and its text."""
+    autograd, frame = values.get("compiled_autograd_id"), values.get("frame_id")
     outer = "" if autograd is None else str(autograd)
-    return CompileId(outer) if frame is None else CompileId(outer, str(frame), str(number))
+    return _named_id(outer) if frame is None else _named_id(outer, str(frame), str(values.get("frame_compile_id")))
+
+
+@lru_cache(maxsize=4096)
+def _named_id(*parts: str) -> tuple[CompileId, str]:
+    made = CompileId(*parts)
+    return made, str(made)
 
 
 def _next_head(text: Text, place: int) -> re.Match[bytes] | None:

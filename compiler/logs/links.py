@@ -32,6 +32,8 @@ _WINDOW = 24
 _LONGEST_RUN = 600
 """With more nodes at one line, each is matched to the next operation that it can come from."""
 _LONGEST_BLOCK = 48
+_HOPELESS = -24.0
+"""A block that reads so many values of other operations is not extended."""
 
 
 def origins_by_name(graph: PrintedGraph, parent: PrintedGraph) -> Origins:
@@ -312,6 +314,8 @@ def _best_blocks(
             block = new_block(operation, first, before)
             for end in range(first + 1, min(first + _LONGEST_BLOCK, count) + 1):
                 value = known.score + block.extend(nodes[end - 1])
+                if block.inputs < _HOPELESS:
+                    break
                 other = row[end]
                 if other is None or value > other.score:
                     row[end] = _Split(value, operation, first, end, known)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical, kernels_artifact
+from compiler.inductor.kernels import canonical, kernels_artifact, wrapper_statements
 from compiler.inductor.lines import Definition
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, type_attrs
 from compiler.record import Artifact, Entity, GraphHalf, Kernel
@@ -202,17 +202,15 @@ def _fragments(code: str) -> Iterator[tuple[str, list[str]]]:
 def _statements(tree: ast.Module, code: str) -> Iterator[_Statement]:
     """Calls of the wrapper in order, with the buffers that each reads and writes."""
     signatures = _signatures(code)
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and [a.arg for a in function.args.args] in WRAPPER_PARAMETERS:
-            for statement in ast.walk(function):
-                if isinstance(statement, ast.Assign | ast.Expr) and isinstance(statement.value, ast.Call):
-                    if (made := _statement(statement, statement.value, signatures)) is not None:
-                        yield made
-                elif isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
-                    yield _Statement(statement.lineno, "", "return", (), (), tuple(map(_buffer, statement.value.elts)))
-                elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name | ast.Subscript):
-                    target = _buffer(statement.targets[0])
-                    yield _Statement(statement.lineno, "", "alias", (_buffer(statement.value),), (target,), ())
+    for statement in wrapper_statements(tree):
+        if isinstance(statement, ast.Assign | ast.Expr) and isinstance(statement.value, ast.Call):
+            if (made := _statement(statement, statement.value, signatures)) is not None:
+                yield made
+        elif isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+            yield _Statement(statement.lineno, "", "return", (), (), tuple(map(_buffer, statement.value.elts)))
+        elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name | ast.Subscript):
+            target = _buffer(statement.targets[0])
+            yield _Statement(statement.lineno, "", "alias", (_buffer(statement.value),), (target,), ())
 
 
 def _statement(

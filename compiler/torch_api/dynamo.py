@@ -12,7 +12,6 @@ import inspect
 import json
 import logging
 import re
-import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,6 +44,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compiler.process import preserve_state
+from compiler.record.break_facts import AND_THEN, DEAD_ENDS, BreakFacts
 from compiler.record.printed_code import RESUME_PREFIX
 from compiler.torch_api import module_calls
 from compiler.torch_api.compilations import CompileKey, current_key, key_of, restore_dispatch_modes
@@ -65,7 +65,7 @@ from compiler.torch_api.guards import (
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
 from compiler.torch_api.patching import Function, call_after, call_before, call_instead, replace_attributes
 from compiler.torch_api.released import empty_method_caches, release_guards
-from compiler.torch_api.traced_lines import Place, places_of, watch_restarts
+from compiler.torch_api.traced_lines import places_of, watch_restarts
 
 GENERATED = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
 CONVERSION_LOGGERS = (
@@ -75,32 +75,7 @@ CONVERSION_LOGGERS = (
     "torch._subclasses.fake_tensor",
 )
 # How reasons for `log_graph_break` begin if the rest of the function, or all of it, runs as plain Python.
-DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
-AND_THEN = "*** While handling this graph break, another graph break occurred: ***"
-PRINT_OPERATOR = "torch._higher_order_ops.print"
 RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
-
-
-@dataclass(frozen=True, slots=True)
-class BreakFacts:
-    """TorchDynamo's account of one graph break.
-
-    `reason` is torch's whole text, `message` the part of that text about this break.
-    `stack` holds the user's frames, outermost first. `places` are the places of the instructions in these frames.
-    `consequence` is the kind of a second break that this one caused, or "".
-    `goes_on` is False if the rest of the function runs as plain Python. `raises` is True if torch.compile raises.
-    `skips` is True if torch skips the whole frame, which its log tells in other words than a graph break.
-    """
-
-    kind: str
-    reason: str
-    stack: tuple[traceback.FrameSummary, ...]
-    places: tuple[Place, ...] = ()
-    message: str = ""
-    consequence: str = ""
-    goes_on: bool = True
-    raises: bool = False
-    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
+from compiler.record.break_facts import is_dynamo
 from compiler.record.printed_code import ASSIGNED, dotted_path, readable_lines
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
@@ -157,11 +158,6 @@ def parse_stack(text: str) -> tuple[SourceFrame, ...]:
         SourceFrame(match["file"], int(match["line"]), match["function"], (match["code"] or "").strip())
         for match in _FRAME.finditer(text)
     )
-
-
-def is_dynamo(file: str) -> bool:
-    """Whether a file belongs to TorchDynamo, not to the model."""
-    return "/torch/_dynamo/" in file.replace("\\", "/")
 
 
 def module_path(node: Node) -> tuple[str, str]:

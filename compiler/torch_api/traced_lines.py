@@ -5,30 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import RestartAnalysis, TorchRuntimeError, Unsupported, UserError
 
+from compiler.record.break_facts import Place
 from compiler.torch_api.patching import call_after, replace_attributes
 
 PLACES = "_tcompile_places"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An instruction's place in a file. Columns are as in `dis`: UTF-8 bytes from 0, with an exclusive end.
-
-    `end_line` and the columns are None if Python does not know them.
-    """
-
-    file: str
-    function: str
-    line: int
-    end_line: int | None = None
-    column: int | None = None
-    end_column: int | None = None
 
 
 def places_now() -> tuple[Place, ...]:

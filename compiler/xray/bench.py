@@ -13,8 +13,8 @@ import torch
 from compiler.calls.call import Call
 from compiler.calls.process_state import preserve_process
 from compiler.calls.state import Restore, State, roots_of, same_random_numbers
+from compiler.record.break_facts import BreakFacts
 from compiler.torch_api import dynamo
-from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.module_calls import without_compiled_call
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pytrees import tree_leaves

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from compiler.calls.call import Call
 from compiler.capture.sources import is_installed
 from compiler.record import ProgramCost, Record
+from compiler.record.break_facts import BreakFacts
 from compiler.torch_api import dynamo
 from compiler.torch_api.compilations import CompileKey
 from compiler.torch_api.ddp_buckets import Bucket
@@ -38,7 +39,7 @@ class _Counter(dynamo.BreakCounter):
         self.graphs = self.operations = self.guards = 0
         self.lines: set[tuple[str, int | None]] = set()
 
-    def on_break(self, _key: CompileKey, facts: dynamo.BreakFacts) -> None:
+    def on_break(self, _key: CompileKey, facts: BreakFacts) -> None:
         """Count the line of a break once, as torch's log does.
 
         The log tells of a skipped frame too; in a library, it is a function of its own that has no graph to break.

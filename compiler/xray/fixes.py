@@ -18,10 +18,9 @@ from compiler.capture.breaks import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.capture.suggestions.values import NAN_CHECK
 from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, XRay
+from compiler.record.break_facts import BreakFacts, Place
 from compiler.torch_api import apart
-from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.numpy_random import numpy_draws_from_torch
-from compiler.torch_api.traced_lines import Place
 from compiler.xray.bench import FORMS, Bench, repeatable
 from compiler.xray.cost import cost_of, milliseconds_of
 from compiler.xray.operators import CLOCK, operator_suggestions

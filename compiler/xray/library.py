@@ -27,8 +27,8 @@ from compiler.calls.call import nested_codes
 from compiler.capture.sources import is_installed, torch_folder
 from compiler.capture.suggestions.case import nodes_around
 from compiler.record import Environment, GraphBreak, Span, Suggestion
+from compiler.record.break_facts import Place
 from compiler.record.plain_text import one_line
-from compiler.torch_api.traced_lines import Place
 from compiler.xray.substitution import Edit, edit_lines
 
 MOST_HOLDERS = 4

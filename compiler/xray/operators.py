@@ -23,8 +23,8 @@ from compiler.capture.suggestions import branches
 from compiler.capture.suggestions.case import Case, nodes_around
 from compiler.capture.suggestions.values import DYNAMIC_SHAPE, ITEM, SCALARS, SHAPES
 from compiler.record import Site, Suggestion
+from compiler.record.break_facts import Place
 from compiler.torch_api.operators import EFFECT
-from compiler.torch_api.traced_lines import Place
 from compiler.xray.library import is_upstream
 from compiler.xray.outline import Argument, Outline, Outliner, Target
 from compiler.xray.search import Search

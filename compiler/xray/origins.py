@@ -23,7 +23,7 @@ from compiler.capture.breaks import span_of
 from compiler.capture.sources import SourceBook
 from compiler.capture.suggestions.case import nodes_around
 from compiler.record import ValueOrigin
-from compiler.torch_api.traced_lines import Place
+from compiler.record.break_facts import Place
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)

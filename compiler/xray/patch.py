@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from compiler.capture.sources import is_cell
-from compiler.torch_api.traced_lines import Place
+from compiler.record.break_facts import Place
 from compiler.xray.library import Code, Override, is_upstream, override_at
 from compiler.xray.search import Search, own_files
 from compiler.xray.substitution import Change, Definition, Edit, edit_lines, parse_edited

@@ -24,10 +24,10 @@ from compiler.capture.sources import SourceBook, importable_path, is_cell, is_in
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
 from compiler.record import GraphBreak, Record, Site, Span, Suggestion, XRay
+from compiler.record.break_facts import BreakFacts, Place, is_dynamo
 from compiler.record.plain_text import one_line, pluralize
-from compiler.torch_api import apart, fx
-from compiler.torch_api.dynamo import BreakFacts
-from compiler.torch_api.traced_lines import Place
+from compiler.torch_api import apart
+from compiler.torch_api.dynamo import break_registry
 from compiler.xray.bench import SECONDS, Bench, repeatable
 from compiler.xray.library import in_your_code, is_upstream, override_at, report_text
 from compiler.xray.origins import branch, origins
@@ -265,7 +265,7 @@ class Search:
         return [
             (file, position)
             for file, position in _positions(error)
-            if not (is_installed(file) or fx.is_dynamo(file) or file.startswith(_OURS))
+            if not (is_installed(file) or is_dynamo(file) or file.startswith(_OURS))
         ]
 
     def _tell_written(self, heard: Heard) -> None:
@@ -298,7 +298,9 @@ class Search:
 
     def _site(self, identity: str, facts: BreakFacts, inner: Place) -> Site:
         own, place = facts.places[: facts.places.index(inner) + 1], narrow_to_header(inner)
-        found = graph_break(identity, "", _at_users_call(facts, own), self.book, outermost=len(own) == 1)
+        found = graph_break(
+            identity, "", _at_users_call(facts, own), self.book, registry=break_registry(), outermost=len(own) == 1
+        )
         span = span_of(place, self.book)
         node = nodes_around(place)
         return Site(
@@ -436,7 +438,7 @@ class Search:
 
 def _is_of_site(place: Place) -> bool:
     """Whether a place can be a site: in the user's code or a package that uses torch, but not in torch itself."""
-    if fx.is_dynamo(place.file) or place.file.startswith((_TORCH, _OURS, "<frozen")) or is_standard(place.file):
+    if is_dynamo(place.file) or place.file.startswith((_TORCH, _OURS, "<frozen")) or is_standard(place.file):
         return False
     return not is_installed(place.file) or _is_package_with_torch(importable_path(place.file))
 

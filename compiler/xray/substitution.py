@@ -25,10 +25,10 @@ import torch
 from compiler.calls.call import nested_codes
 from compiler.calls.state import is_builtin_iterator
 from compiler.capture.sources import is_installed
+from compiler.record.break_facts import Place
 from compiler.torch_api.operators import forbid_mutation, forget_operators
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 from compiler.torch_api.settings import with_settings
-from compiler.torch_api.traced_lines import Place
 
 PREFIX = "_tcompile_value_"
 NOTE, TRUTH, ENTER = "_tcompile_note", "_tcompile_truth", "_tcompile_enter"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from compiler.logs.cache_keys import CacheOutcome, cache_outcomes
 from compiler.logs.cold_start import cold_start_of
+from compiler.logs.compilations import compilations_of
 from compiler.logs.files import LogError, read_logs
 from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.reading.shapes import seconds_text
@@ -127,7 +128,7 @@ def _trial(name: str, seconds: float, trace: Path, note: str) -> Trial:
         logs = read_logs(trace)
     except LogError:
         return Trial(name, seconds, 0.0, {}, (), note)
-    outcomes = [each for log in logs for each in cache_outcomes(log)]
+    outcomes = [each for log in logs for each in cache_outcomes(log, compilations_of(log))]
     compiling = max(sum(cold_start_of(log).by_phase.values()) for log in logs)
     counts = Counter(each.outcome for each in outcomes)
     return Trial(name, seconds, compiling, counts, tuple(each for each in outcomes if each.outcome == "bypass"), note)

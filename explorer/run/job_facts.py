@@ -42,7 +42,9 @@ def cold_start_facts(job: Job) -> Document:
     if not any(each.spans for each in starts.values()):
         return (Text("The log has no times (no events of `dynamo_timed`)."),)
     slowest = max(starts, key=lambda number: starts[number].seconds)
-    found = cold_start_document(starts[slowest], cache_outcomes(job.ranks[slowest].log))
+    found = cold_start_document(
+        starts[slowest], cache_outcomes(job.ranks[slowest].log, job.ranks[slowest].compilations)
+    )
     return (*_ranks_by_time(starts, slowest), *found)
 
 
@@ -55,7 +57,7 @@ def _ranks_by_time(starts: Mapping[int, ColdStart], slowest: int) -> Iterator[Pa
 
 def cold_starts(job: Job) -> dict[int, ColdStart]:
     """The cold start of each rank."""
-    return {number: cold_start_of(rank.log) for number, rank in job.ranks.items()}
+    return {number: cold_start_of(rank.log, rank.compilations) for number, rank in job.ranks.items()}
 
 
 def changed_caches(first: Job, second: Job) -> Document:

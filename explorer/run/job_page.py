@@ -30,8 +30,8 @@ from explorer.run.payload import Payload
 from explorer.run.payload_part import Part, words_of_languages
 
 ENTRY = "job_page.js"
-MOST_BYTES, MOST_RECORDS = 12 * 2**20, 40
-"""Maximum size of a page's records, and their maximum number."""
+MOST_BYTES, MOST_READ, MOST_RECORDS = 12 * 2**20, 6_000_000, 40
+"""Maximum size of a page's records, of the events that they are made of, and their maximum number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,11 @@ def page_of(job: Job) -> JobPage:
     named = list(_by_cost(job))
     kept: dict[str, list[Part]] = {}
     words: dict[str, dict[str, Any]] = {}
-    left = MOST_BYTES
+    left, unread = MOST_BYTES, MOST_READ
     for name, rank, one in named[:MOST_RECORDS]:
+        unread -= rank.bytes_of(one)
+        if unread < 0 and kept:
+            break
         parts, glossary = _record_parts(rank, one)
         size = sum(len(part.data) for part in parts) * 4 // 3
         if size > left:

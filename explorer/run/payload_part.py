@@ -55,7 +55,9 @@ def words_of_languages(record: Record, *, from_docs: bool = True) -> Iterator[Pa
     """One glossary part per language for all its artifacts, because texts of one language share most words."""
     found: dict[str, Explained] = {}
     for artifact in record.artifacts:
-        found.setdefault(artifact.language, {}).update(explain_words(artifact.language, artifact.text, from_docs=from_docs))
+        found.setdefault(artifact.language, {}).update(
+            explain_words(artifact.language, artifact.text, from_docs=from_docs)
+        )
     for language, words in found.items():
         if words:
             yield Part.pack(language, "words", dict(sorted(words.items())))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from compiler.record import Span
-from compiler.torch_api.traced_lines import Place
+from compiler.record.break_facts import Place
 
 _TARGET = re.compile(r"^module: (?P<module>[^,]*), qualname: (?P<name>[^,]*),")
 _SPECIAL_METHOD = re.compile(r"name=(__\w+__), type=")

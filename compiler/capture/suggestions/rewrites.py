@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines, Rewrite
 from compiler.capture.suggestions.uses import is_reduction, last_name, loop_over, needs_number, needs_python
-from compiler.torch_api.dynamo import PRINT_OPERATOR
+from compiler.record.break_facts import PRINT_OPERATOR
 
 _KIND = re.compile(r"variables\.\w+\.(\w+)'>")
 _PRINTABLE = ("TensorVariable", "ConstantVariable", "SymNodeVariable", "StringFormatVariable")

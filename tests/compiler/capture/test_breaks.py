@@ -14,9 +14,8 @@ from compiler.capture.breaks import graph_break
 from compiler.capture.sources import SourceBook
 from compiler.engine import Exploration, explore
 from compiler.record import Record
+from compiler.record.break_facts import BreakFacts, Place
 from compiler.record.options import Options
-from compiler.torch_api.dynamo import BreakFacts
-from compiler.torch_api.traced_lines import Place
 from explorer.findings.breaks import outcome_words
 from tests.compiler.broken import FIRST, FOLLOWED, MODERN, TORCH, Broken, captured, function, rewritten, settings
 from tests.compiler.capture.break_cases import CASES, body
@@ -440,7 +439,7 @@ def test_torch_hooks_get_no_advice_for_users() -> None:
     hook = "/distributed/fsdp/_fully_shard/_fsdp_state.py"
     place = Place(f"{Path(torch.__file__).parent}{hook}", "_pre_forward", 1)
     facts = BreakFacts("Unsupported function call", "", (), (place,), "")
-    found = graph_break("break[0/0].0", "0/0", facts, SourceBook())
+    found = graph_break("break[0/0].0", "0/0", facts, SourceBook(), registry={})
     (suggestion,) = found.suggestions
     assert "with fully_shard, one graph for each wrapped module is what to expect" in suggestion.text
 
