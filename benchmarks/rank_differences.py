@@ -361,3 +361,170 @@ def frozen_parameter_on_one_of_four(rank: int, odd: bool) -> None:
     if odd:
         model.a.weight.requires_grad_(False)
     train(torch.compile(model, backend="aot_eager"), steps=1)
+
+
+@differs("graph")
+def autocast_on_one(rank: int, odd: bool) -> None:
+    layer = nn.Linear(16, 4)
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return layer(x.sin())  # differs
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=odd):
+        step(rand(8, 16))
+
+
+@differs("graph")
+def other_dropout(rank: int, odd: bool) -> None:
+    chance = 0.5 if odd else 0.1
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x.sin()
+        return nn.functional.dropout(y, chance) + 1  # differs
+
+    step(rand(8, 4))
+
+
+@differs("collectives")
+def gathered_along_another_dimension(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x * 2
+        return fun.all_gather_tensor(y, 1 if odd else 0, world()).sum()  # differs
+
+    step(rand(8, 4))
+
+
+@differs("collectives")
+def another_collective(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        given = x * 2
+        y = (
+            fun.reduce_scatter_tensor(given, "sum", 0, world()) if odd else fun.all_reduce(given, "sum", world())
+        )  # differs
+        return y.relu()
+
+    step(rand(8, 4))
+
+
+@differs("graph", "input")
+def one_more_layer(rank: int, odd: bool) -> None:
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3 if odd else 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:  # differs
+                x = torch.relu(layer(x))  # differs
+            return x.sum()  # differs
+
+    torch.compile(Stack())(rand(8, 16))
+
+
+@differs("graph")
+def input_changed_in_place(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x.sin()
+        x.add_(1) if odd else x.add(1)  # differs
+        return y * x  # differs
+
+    step(rand(8, 4))
+
+
+@differs("graph", "autograd")
+def checkpoint_on_one(rank: int, odd: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model = net()
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(model, x, use_reentrant=False) if odd else model(x)  # differs
+        return y.pow(2).mean()
+
+    step(rand(8, 16)).backward()
+
+
+@differs("graph break")
+def break_in_a_helper(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        return scaled(x.sin(), odd).cos()
+
+    step(rand(8, 4))
+
+
+def scaled(x: Tensor, by_value: bool) -> Tensor:
+    if by_value:
+        return x * x.max().item()  # differs by a break here
+    return x * x.max()
+
+
+@differs("graph", "input")
+def other_momentum(rank: int, odd: bool) -> None:
+    weight, momentum = rand(16, 4), 0.8 if odd else 0.9
+
+    @torch.compile
+    def update(gradient: Tensor, velocity: Tensor) -> Tensor:
+        velocity = velocity * momentum + gradient  # differs
+        return weight - 0.01 * velocity
+
+    update(rand(16, 4), rand(16, 4))
+
+
+@differs("graph")
+def branch_of_cond(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        def positive(y: Tensor) -> Tensor:
+            return y.exp() if odd else y.sin()  # differs
+
+        return torch.cond(x.sum() > 0, positive, torch.cos, (x,))  # differs
+
+    step(rand(8, 4))
+
+
+@differs("graph")
+def other_bound_of_a_slice(rank: int, odd: bool) -> None:
+    last = 7 if odd else 5
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = x.sin()
+        return y[:last].sum()  # differs
+
+    step(rand(16, 4))
+
+
+@differs("autograd")
+def other_backward(rank: int, odd: bool) -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: Tensor) -> Tensor:
+            return x.sin()
+
+        @staticmethod
+        def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            return gradient * (3 if odd else 2)  # differs
+
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        apply: Any = Scaled.apply
+        return apply(x * 2).sum()  # differs
+
+    step(rand(8, 4, requires_grad=True)).backward()
+
+
+@differs("graph")
+def one_more_result(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.sin()  # differs
+        return (y.cos(), y) if odd else (y.cos(),)  # differs
+
+    step(rand(8, 4))

@@ -250,3 +250,52 @@ def other_data_on_each_rank(rank: int, odd: bool) -> None:
 @equal(caches="shared")
 def cold_cache_that_ranks_share(rank: int, odd: bool) -> None:
     train(torch.compile(net()))
+
+
+@equal()
+def dynamic_batch_of_each_rank(rank: int, odd: bool) -> None:
+    @torch.compile(dynamic=True)
+    def step(x: Tensor) -> Tensor:
+        return x.sin().sum(0)
+
+    step(rand(8 + 4 * rank, 4))
+
+
+@equal()
+def checkpointed_training(rank: int, odd: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model = Net(0.1)
+    train(torch.compile(lambda x: checkpoint(model, x, use_reentrant=False)))
+
+
+@equal()
+def gather_and_scatter_in_turn(rank: int, odd: bool) -> None:
+    @torch.compile
+    def step(x: Tensor) -> Tensor:
+        y = fun.all_gather_tensor(x.sin(), 0, world())
+        return fun.reduce_scatter_tensor(y * 2, "avg", 0, world()).cos()
+
+    step(rand(8, 4))
+
+
+@equal()
+def own_part_of_a_vocabulary(rank: int, odd: bool) -> None:
+    table, first = nn.Embedding(20, 8), 20 * rank
+
+    @torch.compile
+    def step(ids: Tensor) -> Tensor:
+        own = ids - first
+        inside = (own >= 0) & (own < 20)
+        return fun.all_reduce(table(own.clamp(0, 19)) * inside[:, None], "sum", world())
+
+    step(torch.arange(0, 40, 3))
+
+
+@equal()
+def optimizer_step(rank: int, odd: bool) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    torch.manual_seed(rank)
+    model(rand(8, 16)).mean().backward()
+    torch.compile(optimizer.step)()

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from compiler.inductor.kernels import canonical, kernels_artifact, wrapper_statements
 from compiler.inductor.lines import Definition
@@ -33,6 +33,26 @@ _VIEWS = frozenset(
      "getitem", "alias", "split", "_unsafe_view", "detach", "unbind", "split_with_sizes", "view_as_real", "diagonal")
 )  # fmt: skip
 _EXTERN = re.compile(r"(?:extern_kernels|torch\.ops\.\w+|aten|prims|mkldnn|inductor_ops|_quantized)\.(\w+)")
+
+_KERNEL_NAME = re.compile(r"[a-z]+(?:_[a-z]+)??_fused_(.*?)_\d+$")
+_MOST_NAMED = 10
+"""Torch names at most this many operators in the name of a kernel."""
+_OPERATORS = frozenset(
+    ("abs", "add", "amax", "amin", "bitwise_and", "bitwise_not", "bitwise_or", "ceil", "cos", "div", "eq", "erf",
+     "exp", "expm1", "floor", "ge", "gt", "le", "log", "log1p", "logical_and", "logical_not", "lt", "maximum",
+     "minimum", "mul", "ne", "neg", "pow", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt",
+     "sub", "tan", "tanh", "trunc", "var_mean", "where")
+)  # fmt: skip
+"""Operators that are not decomposed: a kernel computes one only if it, or one that has it as a part, is in its name."""
+_PARTS = {
+    "native_layer_norm": ("add", "mul", "rsqrt", "sub", "var_mean"), "mean": ("div",), "masked_fill": ("where",),
+    "gelu": ("add", "erf", "mul", "pow", "tanh"), "silu": ("add", "div", "exp", "mul", "neg", "sigmoid"),
+    "_softmax": ("amax", "div", "exp", "sub"), "_log_softmax": ("amax", "exp", "log", "sub"),
+    "rsub": ("sub",), "square": ("pow",),
+}  # fmt: skip
+"""Operators that are decomposed, and the operators among `_OPERATORS` that they become."""
+_ALL_NAMED = sorted((*_OPERATORS, *_PARTS, *_VIEWS, "sum", "_to_copy", "clone"), key=len, reverse=True)
+_OPERATOR = re.compile(f"(?:{'|'.join(_ALL_NAMED)})(?=_|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +345,8 @@ class _Inference:
                     self.holds[buffer] = self.writers[buffer] = name
             elif statement.kernel:
                 nodes = self._find_computed_nodes(statement, made) or self._by_name(statement, made)
-                self.by_line[statement.line] = tuple(nodes) or self._read_next(place)
+                likely = tuple(name for name in nodes if _may_compute(statement.kernel, self.nodes[name]))
+                self.by_line[statement.line] = likely or tuple(nodes) or self._read_next(place)
             elif statement.extern != "return":
                 self.by_line[statement.line] = self._read_next(place)
 
@@ -424,6 +445,24 @@ def _family(name: str) -> str:
 
 def _is_view(node: PrintedNode) -> bool:
     return short_name(node.target) in _VIEWS
+
+
+def _may_compute(kernel: str, node: PrintedNode) -> bool:
+    """Whether a kernel may compute a node: its name has the operators that were fused ("cpp_fused_add_mul_0")."""
+    word = short_name(node.target)
+    if word not in _OPERATORS:
+        return True
+    names = _operators_in(kernel)
+    return names is None or any(word == name or word in _PARTS.get(name, ()) for name in names)
+
+
+@lru_cache(maxsize=4096)
+def _operators_in(kernel: str) -> tuple[str, ...] | None:
+    """The operators in the name of a kernel; None if it has others than those whose parts are known."""
+    name = _KERNEL_NAME.match(kernel)
+    found = _OPERATOR.findall(name[1]) if name is not None else []
+    known = name is not None and "_".join(found) == name[1]
+    return tuple(found) if known and len(found) < _MOST_NAMED else None
 
 
 def _is_named(node: PrintedNode, kernel: str) -> bool:
