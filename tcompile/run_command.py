@@ -204,8 +204,6 @@ class _Watch:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         while not traces_in(self._folder, self._before):
             time.sleep(_LOOK_EVERY)
-        import compiler.binary.roofline
-        import compiler.capture.breaks  # noqa: F401 - and this
         import explorer.run.job_page  # noqa: F401
 
     def look(self) -> None:

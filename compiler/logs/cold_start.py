@@ -94,9 +94,9 @@ class ColdStart:
 
 def cold_start_of(log: Log, compilations: tuple[Compilation, ...] | None = None) -> ColdStart:
     """Read where the time went from a log; `compilations` are those of the log, if they are known already."""
-    events = [event for event in map(_decode, log.events_of("chromium_event")) if event is not None]
-    origin = min((event["ts"] for event in events), default=0.0)
-    spans = tuple(_with_compilations(list(_spans(events, origin))))
+    marks = [mark for mark in map(_decode, log.events_of("chromium_event")) if mark is not None]
+    origin = min((mark.at for mark in marks), default=0.0)
+    spans = tuple(_with_compilations(list(_spans(marks, origin))))
     compilations = compilations_of(log) if compilations is None else compilations
     functions = {one.compile_id: (one.function, one.place) for one in reversed(compilations)}
     first = [one for one in compilations if not one.is_recompilation]
@@ -119,71 +119,103 @@ def cold_start_of(log: Log, compilations: tuple[Compilation, ...] | None = None)
             (functions.get(span.compile_id, _OUTSIDE), span.own) for span in spans if not span.is_helper
         ),
         spans=spans,
-        instants=tuple(_instants(events, origin)),
+        instants=tuple(_instants(marks, origin)),
         compilations=compilations,
         origin=origin,
     )
 
 
-def _decode(event: Event) -> dict[str, Any] | None:
+class _Timed(msgspec.Struct):
+    """An event of Chrome's trace format: the begin ("B") or end ("E") of a span, or an instant ("i"). `ts` is in µs."""
+
+    name: str
+    ts: float
+    ph: Any = ""
+    args: Any = None
+
+
+@dataclass(slots=True)
+class _Mark:
+    """An event with the compilation and the thread that the log gives it."""
+
+    name: str
+    at: float
+    phase: object
+    args: dict[str, Any]
+    compile_id: str
+    logged_id: str
+    thread: int
+
+
+_DECODER = msgspec.json.Decoder(_Timed)
+
+
+def _decode(event: Event) -> _Mark | None:
     """The Chrome trace event of a log event; None if it is damaged."""
     try:
-        values = msgspec.json.decode(event.payload_raw)
+        found = _DECODER.decode(event.payload_raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if (
-        not isinstance(values, dict)
-        or not isinstance(values.get("ts"), int | float)
-        or not isinstance(values.get("name"), str)
-    ):
-        return None
-    arguments = values.get("args")
-    arguments = arguments if isinstance(arguments, dict) else {}
-    return {**values, "args": arguments, "compile_id": event.compile_id, "thread": event.thread}
+    arguments = found.args if isinstance(found.args, dict) else {}
+    name = str(arguments.get("compile_id") or event.compile_id)
+    return _Mark(
+        found.name, found.ts, found.ph, arguments, "" if name == "None" else name, event.compile_id, event.thread
+    )
 
 
-def _spans(events: Sequence[dict[str, Any]], origin: float) -> Iterator[Span]:
+def _spans(marks: Sequence[_Mark], origin: float) -> Iterator[Span]:
     """Spans from pairs of begin and end events. A begin without an end is left out.
 
     Helper threads (which compile kernels) log no compilation; their spans overlap, and get threads numbered from 1.
     """
-    stacks: dict[int, list[list[Any]]] = {}
-    began: dict[str, list[dict[str, Any]]] = {}
+    stacks: dict[int, list[_OpenSpan]] = {}
+    began: dict[str, list[_Mark]] = {}
     found: list[Span] = []
     helped: list[Span] = []
-    for event in events[:_MOST_EVENTS]:
-        if not _compile_id(event):
-            waiting = began.setdefault(event["name"], [])
-            if event.get("ph") == "B":
-                waiting.append(event)
-            elif event.get("ph") == "E" and waiting:
-                start, seconds = _times(waiting.pop(0), event, origin)
-                phase = PHASES.get(event["name"], "other")
-                helped.append(Span(event["name"], phase, "", start, seconds, seconds, 0, 0, is_helper=True))
+    for mark in marks[:_MOST_EVENTS]:
+        if not mark.compile_id:
+            waiting = began.setdefault(mark.name, [])
+            if mark.phase == "B":
+                waiting.append(mark)
+            elif mark.phase == "E" and waiting:
+                start, seconds = _times(waiting.pop(0), mark, origin)
+                phase = PHASES.get(mark.name, "other")
+                helped.append(Span(mark.name, phase, "", start, seconds, seconds, 0, 0, is_helper=True))
             continue
-        stack = stacks.setdefault(event["thread"], [])
-        if event.get("ph") == "B":
-            stack.append([event, _phase(event["name"], stack[-1][1] if stack else "other"), 0.0])
-        elif event.get("ph") == "E" and any(each[0]["name"] == event["name"] for each in stack):
-            while stack[-1][0]["name"] != event["name"]:
-                stack.pop()
-            begin, phase, inner = stack.pop()
-            start, seconds = _times(begin, event, origin)
+        stack = stacks.setdefault(mark.thread, [])
+        if mark.phase == "B":
+            stack.append(_OpenSpan(mark, _phase(mark.name, stack[-1].phase if stack else "other")))
+        elif mark.phase == "E" and (opened := _close(stack, mark.name)) is not None:
+            start, seconds = _times(opened.begin, mark, origin)
             if stack:
-                stack[-1][2] += seconds
-            own = max(0.0, seconds - inner)
-            name, of = event["name"], _compile_id(begin)
-            found.append(Span(name, phase, of, start, seconds, own, len(stack), event["thread"]))
+                stack[-1].inner += seconds
+            own = max(0.0, seconds - opened.inner)
+            of = opened.begin.compile_id
+            found.append(Span(mark.name, opened.phase, of, start, seconds, own, len(stack), mark.thread))
     yield from sorted((*found, *_in_lanes(helped)), key=lambda span: (span.start, span.depth))
 
 
-def _compile_id(event: Mapping[str, Any]) -> str:
-    name = str(event["args"].get("compile_id") or event["compile_id"])
-    return "" if name == "None" else name
+@dataclass(slots=True)
+class _OpenSpan:
+    """A span that has begun; `inner` are the seconds of the spans in it that have ended."""
+
+    begin: _Mark
+    phase: str
+    inner: float = 0.0
 
 
-def _times(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float) -> tuple[float, float]:
-    return (begin["ts"] - origin) / 1e6, max(0.0, (end["ts"] - begin["ts"]) / 1e6)
+def _close(stack: list[_OpenSpan], name: str) -> _OpenSpan | None:
+    """Take the innermost span of a name from the stack, and those inside it, which have no end; None without one."""
+    place = next((place for place in range(len(stack) - 1, -1, -1) if stack[place].begin.name == name), None)
+    if place is None:
+        return None
+    opened = stack[place]
+    del stack[place:]
+    return opened
+
+
+def _times(begin: _Mark, end: _Mark, origin: float) -> tuple[float, float]:
+    return (begin.at - origin) / 1e6, max(0.0, (end.at - begin.at) / 1e6)
 
 
 def _in_lanes(spans: Iterable[Span]) -> Iterator[Span]:
@@ -210,22 +242,15 @@ def _with_compilations(spans: Sequence[Span]) -> Iterator[Span]:
 
 
 def _phase(name: str, outer: str) -> str:
-    if any(word in name for word in _CACHE):
-        return "caches"
-    return PHASES.get(name, outer)
+    return PHASES.get(name) or ("caches" if any(word in name for word in _CACHE) else outer)
 
 
-def _instants(events: Iterable[dict[str, Any]], origin: float) -> Iterator[Instant]:
-    for event in events:
-        if event.get("ph") == "i":
-            arguments = event["args"]
-            words = str(
-                arguments.get("cache_bypass_reason")
-                or arguments.get("reason")
-                or arguments.get("cache_status_detailed")
-                or ""
-            )
-            yield Instant(event["name"], event["compile_id"], (event["ts"] - origin) / 1e6, words)
+def _instants(marks: Iterable[_Mark], origin: float) -> Iterator[Instant]:
+    for mark in marks:
+        if mark.phase == "i":
+            told = (mark.args.get(name) for name in ("cache_bypass_reason", "reason", "cache_status_detailed"))
+            words = str(next(filter(None, told), ""))
+            yield Instant(mark.name, mark.logged_id, (mark.at - origin) / 1e6, words)
 
 
 def _totals(items: Iterable[tuple[Any, float]]) -> dict[Any, float]:

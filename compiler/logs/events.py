@@ -149,11 +149,6 @@ class Log:
     def __iter__(self) -> Iterator[Event]:
         return (event for place in range(len(self)) if (event := self._event(place)) is not None)
 
-    @property
-    def size(self) -> int:
-        """The number of bytes of the events."""
-        return sum(self._index.ends) - sum(self._index.starts)
-
     def events_of(self, *kinds: str) -> Iterator[Event]:
         """Events of these kinds, in order; the others are not decoded."""
         wanted = {self._index.kinds[kind] for kind in kinds if kind in self._index.kinds}
@@ -203,14 +198,19 @@ class Log:
         part.__dict__ |= {"_index": self._index.select(places), "strings": self.strings}
         return part
 
+    def bytes_of(self, compile_id: str) -> int:
+        """The number of bytes of the events of one of torch's ids."""
+        index = self._index
+        return sum(index.ends[place] - index.starts[place] for place in self._places.get(compile_id, ()))
+
     @cached_property
     def _places(self) -> dict[str, array[int]]:
         """Positions of the events of each of torch's ids; chromium events and strings without an id are left out."""
         found: dict[str, array[int]] = {}
         for place, head in enumerate(self.heads()):
-            frame, outer = _FRAME.search(head), _AUTOGRAD.search(head)
+            frame, outer = _FRAME.search(head), _AUTOGRAD.search(head) if b"compiled_autograd_id" in head else None
             numbers = (str(int(frame[1])), str(int(frame[2]))) if frame is not None else ()
-            name = str(CompileId(str(int(outer[1])) if outer is not None else "", *numbers))
+            _, name = _named_id(str(int(outer[1])) if outer is not None else "", *numbers)
             if name or not _HELPER.search(head):
                 found.setdefault(name, array("Q")).append(place)
         return found

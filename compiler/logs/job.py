@@ -36,10 +36,6 @@ class Rank:
         """The record of all compilations."""
         return record_of(self.log)
 
-    def bytes_of(self, one: Compilation) -> int:
-        """The size of a compilation's events in the log."""
-        return self.log.select(one.compile_id, one.autograd).size
-
     def record_of(self, ids: str | Collection[str], target: str = "") -> Record:
         """The record of one compilation ("0/1"), or of several by torch's ids; it is not kept.
 

@@ -77,8 +77,11 @@ def page_of(job: Job) -> JobPage:
     kept: dict[str, list[Part]] = {}
     words: dict[str, dict[str, Any]] = {}
     left, unread = MOST_BYTES, MOST_READ
+    read: set[tuple[int, str]] = set()
     for name, rank, one in named[:MOST_RECORDS]:
-        unread -= rank.bytes_of(one)
+        events = rank.number, one.compile_id  # those of compilations with the same id are read together
+        unread -= 0 if events in read else rank.log.bytes_of(one.compile_id)
+        read.add(events)
         if unread < 0 and kept:
             break
         parts, glossary = _record_parts(rank, one)
