@@ -345,7 +345,7 @@ class _Inference:
                     self.holds[buffer] = self.writers[buffer] = name
             elif statement.kernel:
                 nodes = self._find_computed_nodes(statement, made) or self._by_name(statement, made)
-                likely = tuple(name for name in nodes if _may_compute(statement.kernel, self.nodes[name]))
+                likely = tuple(name for name in nodes if may_compute(statement.kernel, self.nodes[name]))
                 self.by_line[statement.line] = likely or tuple(nodes) or self._read_next(place)
             elif statement.extern != "return":
                 self.by_line[statement.line] = self._read_next(place)
@@ -447,7 +447,7 @@ def _is_view(node: PrintedNode) -> bool:
     return short_name(node.target) in _VIEWS
 
 
-def _may_compute(kernel: str, node: PrintedNode) -> bool:
+def may_compute(kernel: str, node: PrintedNode) -> bool:
     """Whether a kernel may compute a node: its name has the operators that were fused ("cpp_fused_add_mul_0")."""
     word = short_name(node.target)
     if word not in _OPERATORS:

@@ -11,9 +11,10 @@ import pytest
 
 from compiler.logs.capture import failure_of
 from compiler.logs.events import Log
-from compiler.logs.graph_text import parse_graph, type_attrs
+from compiler.logs.graph_text import PrintedNode, parse_graph, type_attrs
 from compiler.logs.job import Job
 from compiler.logs.links import origins_by_name, origins_by_trace
+from compiler.logs.output_code import may_compute
 from compiler.logs.records import record_of
 from compiler.record import Record
 
@@ -170,9 +171,23 @@ def test_wrong_checksum_is_a_problem() -> None:
         assert sum("checksum" in problem.reason for problem in log.problems) == count
 
 
-def test_reading_logs_imports_no_torch() -> None:
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("cpp_fused_add_0", False),
+        ("cpp_fused_add_gelu_view_12", True),
+        ("triton_per_fused__softmax_3", False),
+        ("cpp_fused_add_embedding_dense_backward_1", True),  # its parts are not known
+    ],
+)
+def test_operators_that_a_kernel_has_not_in_its_name_are_no_links(kernel: str, expected: bool) -> None:
+    erf = PrintedNode("erf", "call", "call_function", "aten.erf.default")
+    assert may_compute(kernel, erf) is expected
+
+
+def test_page_of_a_job_imports_no_torch() -> None:
     code = (
-        "import sys; from compiler.logs.job import Job;"
-        f"Job.load({str(Path(__file__).with_name('two_gpus.tar.gz'))!r}).record; assert 'torch' not in sys.modules"
+        "import sys; from compiler.logs.job import Job; from explorer.run.job_page import page_of;"
+        f"page_of(Job.load({str(Path(__file__).with_name('two_gpus.tar.gz'))!r})); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

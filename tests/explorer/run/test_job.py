@@ -147,6 +147,9 @@ def test_page_of_a_run_has_its_compilations(ran: Ran) -> None:
 
 
 def test_page_is_bounded(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as small:
+        small.setattr(job_page, "MOST_READ", 1)
+        assert job_page.page_of(job).words.startswith("with the records of the 1 costliest")
     monkeypatch.setattr(job_page, "MOST_RECORDS", 3)
     page = job_page.page_of(job)
     assert len(page.left_out) == 8
