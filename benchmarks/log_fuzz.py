@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.mutators import ODD, damage_bytes, damage_structure, outcome_of, print_outcomes
+from compiler.logs.cold_start import write_trace
 from compiler.logs.compilations import compilations_of
 from compiler.logs.events import Log
 from compiler.logs.files import LogError, read_logs
 from compiler.logs.job import Job, Rank
 from compiler.logs.ranks import compare_ranks
+from explorer.run.job_facts import cold_starts
+from explorer.run.job_page import index_text, page_of
 
 SECONDS = 20
 """The time limit for reading and showing one mutant."""
@@ -139,8 +142,9 @@ def read_all(path: Path, good: Log) -> None:
 
 def _looks(job: Job, good: Log) -> Iterator[Callable[[], object]]:
     yield lambda: (repr(job), str(job), job.problems, job.unknown)
-    if hasattr(job, "_repr_html_"):
-        yield job._repr_html_
+    yield lambda: index_text(job)
+    yield lambda: write_trace(cold_starts(job))
+    yield lambda: page_of(job)
     for rank in job.ranks.values():
         yield partial(_show_rank, rank)
         yield partial(compare_ranks, {0: good, 1: rank.log})

@@ -10,7 +10,8 @@
 --overhead    a program under `tcompile run` ÷ the same program with TORCH_TRACE alone
 
 The large logs repeat the given ones under new compile ids. For --links, give logs that were written with
-`INDUCTOR_PROVENANCE=1`; each is read as it is, and without its provenance. tlparse is found on PATH or by --tlparse
+`INDUCTOR_PROVENANCE=1`; each is read as it is, and without its provenance. On a busy machine, the ratio of CPU times,
+which is printed too, says more than that of wall times. tlparse is found on PATH or by --tlparse
 (`cargo install tlparse`, or its wheel). Times are the fastest of --rounds, in turns; memory is the peak of the process.
 Results are written as JSON to benchmarks/results/. Exits with code 1 if a bar was missed.
 """
@@ -57,9 +58,10 @@ PROVENANCE = re.compile(rb'"name": "inductor_provenance')
 
 @dataclass
 class Cost:
-    """Wall seconds and peak memory (MB) of the runs of one command."""
+    """Wall seconds, CPU seconds and peak memory (MB) of the runs of one command."""
 
     seconds: list[float] = field(default_factory=list)
+    of_cpu: list[float] = field(default_factory=list)
     memory: float = 0.0
 
     def run(self, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
@@ -72,6 +74,7 @@ class Cost:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         self.seconds.append(time.perf_counter() - started)
+        self.of_cpu.append(usage.ru_utime + usage.ru_stime)
         self.memory = max(self.memory, usage.ru_maxrss / 1024)
         if process.returncode:
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{told.decode()[-2000:]}")
@@ -148,8 +151,8 @@ def sizes(bench: Bench) -> Iterator[Figure]:
 
 
 def beside(name: str, ours: Cost, theirs: Cost, bar: float) -> Iterator[Figure]:
-    note = f"{min(ours.seconds):.2f} s ÷ {min(theirs.seconds):.2f} s"
-    ratio = min(ours.seconds) / min(theirs.seconds)
+    ratio, of_cpu = min(ours.seconds) / min(theirs.seconds), min(ours.of_cpu) / min(theirs.of_cpu)
+    note = f"{min(ours.seconds):.2f} s ÷ {min(theirs.seconds):.2f} s; {of_cpu:.2f} × of CPU time"
     yield Figure(f"{name} ÷ tlparse", ratio, "×", bar, note=note, runs=tuple(ours.seconds))
 
 
