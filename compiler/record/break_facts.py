@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
 AND_THEN = "*** While handling this graph break, another graph break occurred: ***"
-PRINT_OPERATOR = "torch._higher_order_ops.print"
-"""Beginnings of torch's message about a break after which nothing is compiled, the words before another
-break, and the operator that prints in a graph."""
+"""Beginnings of torch's message about a break after which nothing is compiled, and the words before another break."""
 
 
 @dataclass(frozen=True, slots=True)

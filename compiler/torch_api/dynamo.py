@@ -75,6 +75,7 @@ CONVERSION_LOGGERS = (
     "torch._subclasses.fake_tensor",
 )
 # How reasons for `log_graph_break` begin if the rest of the function, or all of it, runs as plain Python.
+PRINT_OPERATOR = "torch._higher_order_ops.print"
 RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines, Rewrite
 from compiler.capture.suggestions.uses import is_reduction, last_name, loop_over, needs_number, needs_python
-from compiler.record.break_facts import PRINT_OPERATOR
 
 _KIND = re.compile(r"variables\.\w+\.(\w+)'>")
 _PRINTABLE = ("TensorVariable", "ConstantVariable", "SymNodeVariable", "StringFormatVariable")
@@ -196,6 +195,8 @@ def write_in_graph(case: Case) -> Lines | None:
 
 def _call(case: Case, node: ast.Call, template: str, parts: list[Printed]) -> Lines:
     arguments = [ast.unparse(ast.Constant(template)), *(value for part in parts for value in part.values)]
+    from compiler.torch_api.dynamo import PRINT_OPERATOR  # it imports torch, which most breaks of a log don't need
+
     return put_code(case, node, f"{PRINT_OPERATOR}({', '.join(arguments)})")
 
 
