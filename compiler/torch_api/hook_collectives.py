@@ -21,11 +21,11 @@ from torch._C._distributed_c10d import ProcessGroup, ReduceOp, _create_work_from
 from torch.nn.parallel import DistributedDataParallel
 
 from compiler.record import CollectiveKind, Group
+from compiler.record.break_facts import Place
 from compiler.torch_api import fx
 from compiler.torch_api.collectives import group_facts
 from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, unit_of_frames, wrapped_module
 from compiler.torch_api.patching import Function, call_hidden, hide_frame, replace_attribute
-from compiler.torch_api.traced_lines import Place
 
 _BOTH, _OUTPUT_FIRST, _SENT, _RECEIVED, _NONE = "both", "output first", "sent", "received", "none"
 METHODS: dict[str, tuple[CollectiveKind, str]] = {
