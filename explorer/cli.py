@@ -68,7 +68,7 @@ examples:
   tcompile show trace_dir                 # all compilations
   tcompile show trace_dir 0/1             # one of them
   tcompile show trace_dir 0/1 kernels
-  tcompile show trace_dir cold_start      # or ranks
+  tcompile show trace_dir breaks          # all of the job; or recompiles, graphs, ranks, cold_start
   tcompile show trace_dir changed_caches EARLIER_TRACE_DIR
 """
 
@@ -449,6 +449,10 @@ def _show_job(args: argparse.Namespace) -> None:
         raise UsageError("name a compilation, and one of its stages")
     if args.names and args.names[0] in job_facts.NAMES:
         print(job_facts.fact_text(job, *args.names))
+    elif args.names and "/" not in args.names[0] and (first := job_page.costliest(job)):
+        known = ", ".join(job_facts.NAMES)
+        name = args.names[0]
+        raise UsageError(f"{name} of which compilation? tcompile show {args.path} {first} {name}; of the job: {known}")
     elif args.names:
         _show_record(job_page.record_named(job, args.names[0]), args, *args.names[1:])
     else:

@@ -7,6 +7,7 @@ little before the command has started, so that the command does not wait.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -230,17 +231,17 @@ class _Watch:
 
 
 def _finish(asked: Asked, folder: Path, before: frozenset[Path], *, is_own: bool) -> None:
-    """Write the page, and say where it is: in a terminal, and wherever nobody else can know."""
+    """Write the page, and say where it and the trace are: in a terminal, and wherever nobody else can know."""
     from explorer.run.job_page import write_page_of_traces
 
     output = Path(asked.output) if asked.output else folder / "job.html"
     try:
-        words = write_page_of_traces(folder, before, output)
+        words = write_page_of_traces(folder, before, output, shlex.join(asked.command))
     except KeyboardInterrupt:
         words = f"interrupted; tcompile report {folder} writes the page"
     except (OSError, ValueError) as error:
         words = f"the page was not written: {error}; the trace is in {folder}"
     if is_own and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-    if sys.stderr.isatty() or not asked.output:
+    if sys.stderr.isatty() or is_own or not asked.output:
         sys.stderr.write(f"tcompile: {words}\n")

@@ -219,12 +219,14 @@ _STATES = {"grad_mode": "grad mode", "autocast": "autocast", "default_dtype": "d
 def recompile_of(
     frame: Frame,
     reasons: Sequence[str],
+    telling: int,
     guards: Sequence[Guard],
     symbols: Sequence[Symbol],
     instance: Mapping[str, str],
 ) -> Recompile:
     """A recompilation from torch's reasons, one for each earlier cache entry, latest first.
 
+    `telling` is the index of the reason that tells most, which cause and advice are of.
     `guards` and `symbols` are those of the new code: torch logs the old value of an argument that changed, and its new
     guard or symbol has the new value. `instance` maps torch's ids of compilations to those of this record.
     """
@@ -232,7 +234,7 @@ def recompile_of(
     for reason in reasons:
         entry, _, words = reason.partition(": ")
         failures.append(failure_of(instance.get(entry, entry), words, guards, symbols))
-    first = failures[0] if failures else None
+    first = failures[telling] if failures else None
     text, settings = advice.advise_on(first) if first is not None else ("", ())
     return Recompile(
         id=f"recompile[{frame.id}]", frame=frame.id, function=frame.function, file=frame.file, line=frame.line,

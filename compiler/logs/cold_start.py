@@ -77,12 +77,13 @@ class Instant:
 class ColdStart:
     """Where the time went. `seconds` is the time until every function was compiled for the first time (see `until`).
 
-    `compiling` is the part of `seconds` in which torch.compile worked; `by_phase` and `by_function` divide the time of
-    all compilations in the log. `origin` is the time of the log's first span, in microseconds since 1970.
+    `compiling` is the part of `seconds` in which torch.compile worked, and `in_all` its time in the whole log, which
+    `by_phase` and `by_function` divide. `origin` is the time of the log's first span, in microseconds since 1970.
     """
 
     seconds: float
     compiling: float
+    in_all: float
     until: str
     by_phase: Mapping[str, float]
     by_function: Mapping[tuple[str, str], float]
@@ -113,6 +114,7 @@ def cold_start_of(log: Log, compilations: tuple[Compilation, ...] | None = None)
     return ColdStart(
         seconds=seconds,
         compiling=compiling,
+        in_all=sum(span.own for span in spans if not span.is_helper),
         until=until,
         by_phase=_totals((span.phase, span.own) for span in spans if not span.is_helper),
         by_function=_totals(
@@ -164,11 +166,12 @@ def _decode(event: Event) -> _Mark | None:
 
 
 def _spans(marks: Sequence[_Mark], origin: float) -> Iterator[Span]:
-    """Spans from pairs of begin and end events. A begin without an end is left out.
+    """Spans from pairs of begin and end events. A span without an end lasts until the last event of its thread.
 
     Helper threads (which compile kernels) log no compilation; their spans overlap, and get threads numbered from 1.
     """
     stacks: dict[int, list[_OpenSpan]] = {}
+    last: dict[int, _Mark] = {}
     began: dict[str, list[_Mark]] = {}
     found: list[Span] = []
     helped: list[Span] = []
@@ -183,15 +186,16 @@ def _spans(marks: Sequence[_Mark], origin: float) -> Iterator[Span]:
                 helped.append(Span(mark.name, phase, "", start, seconds, seconds, 0, 0, is_helper=True))
             continue
         stack = stacks.setdefault(mark.thread, [])
+        last[mark.thread] = mark
         if mark.phase == "B":
+            if any(each.begin.name == mark.name and each.begin.compile_id != mark.compile_id for each in stack):
+                found += _close(stack, len(stack), mark, origin)  # torch nests no span in one of its name: it was cut off
             stack.append(_OpenSpan(mark, _phase(mark.name, stack[-1].phase if stack else "other")))
-        elif mark.phase == "E" and (opened := _close(stack, mark.name)) is not None:
-            start, seconds = _times(opened.begin, mark, origin)
-            if stack:
-                stack[-1].inner += seconds
-            own = max(0.0, seconds - opened.inner)
-            of = opened.begin.compile_id
-            found.append(Span(mark.name, opened.phase, of, start, seconds, own, len(stack), mark.thread))
+        elif mark.phase == "E":
+            names = [each.begin.name for each in reversed(stack)]
+            found += _close(stack, names.index(mark.name) + 1 if mark.name in names else 0, mark, origin)
+    for thread, stack in stacks.items():
+        found += _close(stack, len(stack), last[thread], origin)
     yield from sorted((*found, *_in_lanes(helped)), key=lambda span: (span.start, span.depth))
 
 
@@ -204,14 +208,16 @@ class _OpenSpan:
     inner: float = 0.0
 
 
-def _close(stack: list[_OpenSpan], name: str) -> _OpenSpan | None:
-    """Take the innermost span of a name from the stack, and those inside it, which have no end; None without one."""
-    place = next((place for place in range(len(stack) - 1, -1, -1) if stack[place].begin.name == name), None)
-    if place is None:
-        return None
-    opened = stack[place]
-    del stack[place:]
-    return opened
+def _close(stack: list[_OpenSpan], count: int, end: _Mark, origin: float) -> Iterator[Span]:
+    """End the innermost spans at an event: the one that ends there, and those inside it, whose ends are missing."""
+    for _ in range(count):
+        opened = stack.pop()
+        start, seconds = _times(opened.begin, end, origin)
+        if stack:
+            stack[-1].inner += seconds
+        own = max(0.0, seconds - opened.inner)
+        begin = opened.begin
+        yield Span(begin.name, opened.phase, begin.compile_id, start, seconds, own, len(stack), begin.thread)
 
 
 def _times(begin: _Mark, end: _Mark, origin: float) -> tuple[float, float]:

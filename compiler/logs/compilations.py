@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from compiler.logs.events import CACHE_EVENT, Event, Log
+from compiler.logs.guard_text import is_wrapper, telling_reason, wrapped_name
 from compiler.record import Span
-from compiler.record.plain_text import file_name
+from compiler.record.plain_text import file_name, one_line
 
 Status = Literal["compiled", "broken", "cached", "empty", "skipped", "limit", "failed", "unfinished"]
 """Outcome of a compilation.
@@ -34,7 +35,7 @@ _LIMIT = re.compile(r"recompile.?limit|cache.?size.?limit", re.IGNORECASE)
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
 _KINDS = (
     "dynamo_start", "artifact", "dynamo_output_graph", "aot_joint_graph", "inductor_output_code",
-    "compiled_autograd_graph", "compilation_metrics", "bwd_compilation_metrics",
+    "dynamo_cpp_guards_str", "compiled_autograd_graph", "compilation_metrics", "bwd_compilation_metrics",
 )  # fmt: skip
 _MOST_REASON = 2_000
 """Maximum characters of a reason."""
@@ -54,7 +55,9 @@ class Compilation:
     """One compilation of a frame, or of a backward by compiled autograd.
 
     `id` is unique in the log, and `compile_id` is torch's own. `stack` is the call stack at its start, outermost call
-    first, and ends at the function. `code` is the line of the innermost call by user code. `seconds` has the phases,
+    first, and ends at the function. `code` is the line of the innermost call by user code. A module or function of
+    torch is compiled inside a wrapper: then `function` is its class, or the code of the call, and `file` and `line` are
+    those of the call. `recompile_reasons` has the one that tells most first. `seconds` has the phases,
     each without the phases inside it. `cache` has the outcome by cache: "hit", "miss", "bypass: why" or "hit, miss".
     `nodes` is the number of operations captured, None if no graph was. `kernels` are generated kernels; those of a
     cached graph are counted too. `first` and `last` are times of day in seconds. `autograd` is the number of the
@@ -127,6 +130,7 @@ class _Open:
     cache: dict[str, list[str]] = field(default_factory=dict)
     breaks: list[LoggedBreak] = field(default_factory=list)
     reasons: tuple[str, ...] = ()
+    wrapped: str = ""
     kernels: int = 0
     has_graph: bool = False
     error: str = ""
@@ -163,12 +167,22 @@ class _Open:
 
     def _function(self) -> Span:
         """The function and its first line. At the recompile limit torch logs none: an earlier compilation has it."""
+        function = self.stack[-1] if self.stack else Span("", 0)
         if name := _text(self.metrics.get("co_name")):
             line = int(_number(self.metrics.get("co_firstlineno")) or 0)
-            return Span(_text(self.metrics.get("co_filename")), line, function=name)
-        if self.stack:
-            return self.stack[-1]
-        return self.earlier._function() if self.earlier is not None else Span("", 0)
+            function = Span(_text(self.metrics.get("co_filename")), line, function=name)
+        if self.earlier is not None and (not function.function or is_wrapper(function.file)):
+            return self.earlier._function()
+        is_generated = bool(self.autograd) and function.file.startswith("<eval_with_key>")
+        return self._named_by_call(function) if is_generated or is_wrapper(function.file) else function
+
+    def _named_by_call(self, wrapper: Span) -> Span:
+        """What torch's wrapper calls, at the user's call; the wrapper itself if the log has no user's call."""
+        call = next((span for span in reversed(self.stack[:-1]) if not span.installed), None)
+        if call is None:
+            return Span(wrapper.file, wrapper.line, function=self.wrapped or wrapper.function)
+        name = "backward, by compiled autograd" if self.autograd else self.wrapped or one_line(call.code)
+        return Span(call.file, call.line, function=name or wrapper.function)
 
     def _outcome(self) -> tuple[Status, str]:
         """The status, and its reason in words."""
@@ -257,6 +271,8 @@ class _Reader:
             each.backward = _select_metrics(fields)
         elif event.kind == "inductor_output_code":
             each.kernels += len(_KERNEL.findall(event.payload_raw))
+        elif event.kind == "dynamo_cpp_guards_str":
+            _read_guards(each, event)
         elif event.kind == "artifact":
             _add_artifact(each, event)
         else:
@@ -274,6 +290,15 @@ class _Reader:
         line = int(_number(frame.get("line")) or 0)
         installed = bool(INSTALLED.search(file))
         return Span(file, line, function=_text(frame.get("name")), code=_text(frame.get("loc")), installed=installed)
+
+
+def _read_guards(each: _Open, event: Event) -> None:
+    """Name the module inside a wrapper, and put the reason first that tells most. Other guards are not read."""
+    if each.stack and is_wrapper(each.stack[-1].file):
+        each.wrapped = wrapped_name(event.payload)
+    if len(each.reasons) > 1:
+        first = each.reasons[telling_reason(each.reasons, event.payload)]
+        each.reasons = (first, *(reason for reason in each.reasons if reason is not first))
 
 
 def _add_artifact(each: _Open, event: Event) -> None:

@@ -17,7 +17,9 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
+from compiler.logs.compilations import INSTALLED
 from compiler.logs.events import CACHE_EVENT, Event, Log
+from compiler.logs.guard_text import is_wrapper, telling_reason, wrapped_name
 
 GRAPHS = ("dynamo_output_graph", "aot_joint_graph", "aot_inference_graph", "aot_forward_graph", "aot_backward_graph")
 STAGE_OF = {
@@ -131,10 +133,30 @@ class Compiled:
     metrics: dict[str, Any] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def name(self) -> str:
+        """The function; of a module or function of torch, its class, or the code of the call."""
+        if not is_wrapper(self.key.file):
+            return self.key.function
+        known = next((name for event in self.facts.get("guards", ()) if (name := wrapped_name(event.payload))), "")
+        return known or self.place.code.strip() or self.key.function
+
     @property
     def place(self) -> Place:
-        """The function that was compiled."""
+        """The function that was compiled; of a module or function of torch, the user's call."""
+        if is_wrapper(self.key.file):
+            call = next((place for place in reversed(self.stack) if not INSTALLED.search(place.file)), None)
+            if call is not None:
+                return call
         return Place(self.key.file, self.key.line, self.key.function, self.stack[-1].code if self.stack else "")
+
+    @property
+    def recompile_reasons(self) -> list[Line]:
+        """Torch's reasons why this was compiled again; the one that tells most is first."""
+        found = [line for event in self.facts.get("recompilation", ()) for line in lines_of(event, "recompilation")]
+        guards = "".join(event.payload for event in self.facts.get("guards", ())[-1:]) if len(found) > 1 else ""
+        first = telling_reason([line.text for line in found], guards)
+        return [*found[first : first + 1], *found[:first], *found[first + 1 :]]
 
     @property
     def seconds(self) -> float:

@@ -15,7 +15,7 @@ from compiler.logs.events import Log, LogProblem
 from compiler.logs.files import read_logs
 from compiler.logs.ranks import Difference, RankComparison, compare_ranks
 from compiler.logs.records import KNOWN_KINDS, record_of
-from compiler.record import GraphBreak, Record
+from compiler.record import GraphBreak, Record, Span
 from compiler.record.plain_text import pluralize
 
 
@@ -34,7 +34,12 @@ class Rank:
     @cached_property
     def record(self) -> Record:
         """The record of all compilations."""
-        return record_of(self.log)
+        return record_of(self.log, functions=self._functions)
+
+    @cached_property
+    def _functions(self) -> dict[str, Span]:
+        """The compiled functions by the id of the compilation."""
+        return {each.id: Span(each.file, each.line, function=each.function) for each in self.compilations}
 
     def record_of(self, ids: str | Collection[str], target: str = "") -> Record:
         """The record of one compilation ("0/1"), or of several by torch's ids; it is not kept.
@@ -44,8 +49,8 @@ class Rank:
         """
         one = next((each for each in self.compilations if each.id == ids), None)
         if one is None:
-            return record_of(self.log, (ids,) if isinstance(ids, str) else ids, target)
-        record = record_of(self.log.select(one.compile_id, one.autograd), (one.id,), target)
+            return record_of(self.log, (ids,) if isinstance(ids, str) else ids, target, self._functions)
+        record = record_of(self.log.select(one.compile_id, one.autograd), (one.id,), target, self._functions)
         breaks = [self._with_graphs_after(found, one) for found in record.breaks]
         return record.with_fields(breaks=tuple(breaks))
 
@@ -76,12 +81,14 @@ class Rank:
 class Job:
     """The ranks of a job by number; a program without ranks has rank 0.
 
-    `problems` are the parts of the logs that could not be read, and files that were left out.
+    `title` says what ran, if it is known. `problems` are the parts of the logs that could not be read, and files that
+    were left out.
     """
 
     path: Path
     ranks: Mapping[int, Rank]
     left_out: tuple[LogProblem, ...] = ()
+    title: str = ""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -89,8 +96,8 @@ class Job:
         return cls.of_logs(path, read_logs(path))
 
     @classmethod
-    def of_logs(cls, path: str | Path, logs: Iterable[Log]) -> Self:
-        """The job with these logs; `path` names it."""
+    def of_logs(cls, path: str | Path, logs: Iterable[Log], title: str = "") -> Self:
+        """The job with these logs, that are or would be at a path."""
         ranks: dict[int, Rank] = {}
         left_out: list[LogProblem] = []
         for log in logs:
@@ -99,7 +106,7 @@ class Job:
                 words = f"rank {number} has another log, of a later start; that one is shown"
                 left_out.append(LogProblem(ranks[number].log.names[0], 0, words))
             ranks[number] = Rank(number, log)
-        return cls(Path(path), ranks, tuple(left_out))
+        return cls(Path(path), ranks, tuple(left_out), title)
 
     @property
     def record(self) -> Record:

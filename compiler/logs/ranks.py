@@ -45,7 +45,6 @@ from compiler.logs.fingerprints import (
     facts_of,
     have_same_order,
     lines_are_equal,
-    lines_of,
     place_of_kernel,
 )
 from compiler.record.plain_text import file_name, pluralize, rank_words
@@ -197,7 +196,7 @@ class _Pair:
             same = other.compilations.get(last.key)
             if same is not None and same.metrics:
                 words = (
-                    f"the log of {name} ends while it compiles `{last.key.function}` ({last.id}); "
+                    f"the log of {name} ends while it compiles `{last.name}` ({last.id}); "
                     f"{other_name} finished that compilation"
                 )
                 hang = self._wait_words(other, same, name, other_name)
@@ -214,8 +213,8 @@ class _Pair:
                 return (
                     f"{_capital(name)} never reached {found}; {other_name} {_verb(other_name, 'wait')} there, {where}."
                 )
-        waits = f"{_capital(other_name)} {_verb(other_name, 'wait')}"
-        return f"{waits} for {name} at the next collective, which is outside of compiled graphs."
+        waits = f"{other_name} {_verb(other_name, 'wait')} in it for {name}"
+        return f"No collective follows in compiled graphs. If eager code calls one, as DDP and FSDP do, {waits}."
 
     # Compilations
 
@@ -261,16 +260,14 @@ class _Pair:
 
     def _unmatched_compilation(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> Difference:
         who, other = self._name(has), self._name(lacks)
-        reasons = [
-            line for event in compiled.facts.get("recompilation", ()) for line in lines_of(event, "recompilation")
-        ]
-        seconds = f"{compiled.seconds:.1f} s"
+        reasons = compiled.recompile_reasons
+        seconds = f"{compiled.seconds:.1f} s" if compiled.seconds >= 1 else f"{compiled.seconds * 1e3:.0f} ms"
         waits = self._delay_words(compiled, has, lacks)
         now = tuple(line.text for line in reasons[:LINES_SHOWN])
         was, now = ((), now) if has is self.b else (now, ())
         if compiled.key.number or reasons:
             why = f": {reasons[0].text.partition(' # ')[0].strip()}" if reasons else ""
-            words = f"{who} compiled `{compiled.key.function}` again ({compiled.id}, {seconds}), {other} did not{why}"
+            words = f"{who} compiled `{compiled.name}` again ({compiled.id}, {seconds}), {other} did not{why}"
             place = reasons[0].place if reasons else None
             return self._difference("recompilation", words, compiled, place, was=was, now=now, hang=waits)
         if compiled.key.function.startswith(("compiled autograd", "backward graph of")):
@@ -278,8 +275,8 @@ class _Pair:
             words = f"{who} {compiles} the backward with compiled autograd ({compiled.id}), {other} {does} not"
             return self._difference("compiled autograd", words, compiled, hang=waits)
         last = next(reversed(lacks.compilations.values()), None)
-        after = f"; its log ends after `{last.key.function}` ({last.id})" if last and lacks.end < compiled.start else ""
-        words = f"{who} compiled `{compiled.key.function}` ({compiled.id}, {seconds}), {other} did not{after}"
+        after = f"; its log ends after `{last.name}` ({last.id})" if last and lacks.end < compiled.start else ""
+        words = f"{who} compiled `{compiled.name}` ({compiled.id}, {seconds}), {other} did not{after}"
         return self._difference("compilations", words, compiled, hang=waits)
 
     def _delay_words(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> str:
@@ -291,12 +288,17 @@ class _Pair:
                 f"{_capital(who)} {enters} {own} at {_short(own.place)}, in a graph that only {who} {owns}: "
                 f"if {other} never {_verb(other, 'call')} it, the job hangs."
             )
-        found = next(iter(lacks.collectives), None)
-        if found is None:
+        later = [each for each in lacks.compilations.values() if each.start > compiled.start]
+        found = next((found for each in later for found in collectives_of(each)), None)
+        timeout = "compiling longer than the process group's timeout ends the job."
+        if found is not None:
+            at = f"{found} at {_short(found.place)} (graph {found.compile_id})"
+            return f"Meanwhile {other} {_verb(other, 'wait')} in {at}; {timeout}"
+        if (known := next(iter(lacks.collectives), None)) is None:
             return ""
+        at = f"{known} at {_short(known.place)} (graph {known.compile_id})"
         return (
-            f"Meanwhile {other} {_verb(other, 'wait')} at the next collective, such as {found} "
-            f"at {_short(found.place)}; compiling longer than the process group's timeout ends the job."
+            f"If {other} meanwhile {_verb(other, 'call')} {at} again, {other} {_verb(other, 'wait')} there; {timeout}"
         )
 
     def _name(self, rank: RankFacts) -> str:
@@ -335,7 +337,7 @@ class _Pair:
         reason = next(iter(str(failed.metrics.get("fail_reason") or "").strip().splitlines()), "")
         line = failed.metrics.get("fail_user_frame_lineno")
         place = Place(str(failed.metrics.get("fail_user_frame_filename")), line) if isinstance(line, int) else None
-        words = f"compiling `{failed.key.function}` ({failed.id}) failed on {who}: {reason}; it succeeded on {other}"
+        words = f"compiling `{failed.name}` ({failed.id}) failed on {who}: {reason}; it succeeded on {other}"
         return self._difference("failure", words, failed, place)
 
     def _compare_facts(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
@@ -386,23 +388,21 @@ class _Pair:
             return self._difference("autograd", self._autograd_words(changed, a, b), b, place, **shown)
         if kind == "graph" and declare_input(was, now):
             types = f"{type_words(was)} on {self.names[0]} and {type_words(now)} on {self.names[1]}"
-            words = f"an input of `{b.key.function}` ({b.id}) is {types}"
+            words = f"an input of `{b.name}` ({b.id}) is {types}"
             return self._difference("input", words, b, place, **shown)
         if kind == "kernels" and (chosen := kernel_words(left, right, self.names)):
-            return self._difference(
-                kind, f"the kernels of `{b.key.function}` ({b.id}) differ: {chosen}", b, place, **shown
-            )
+            return self._difference(kind, f"the kernels of `{b.name}` ({b.id}) differ: {chosen}", b, place, **shown)
         subject = _SUBJECTS.get(kind, f"the {kind}")
-        words = f"{subject} of `{b.key.function}` ({b.id}) differs: {change_words(was, now, self.names)}"
+        words = f"{subject} of `{b.name}` ({b.id}) differs: {change_words(was, now, self.names)}"
         return self._difference(kind, words, b, place, **shown)
 
     def _autograd_words(self, changed: Mapping[str, object], a: Compiled, b: Compiled) -> str:
         inference = [each for each in (a, b) if "inference graph" in each.facts]
         if len(inference) == 1:
             quiet, loud = self.names if inference[0] is a else self.names[::-1]
-            return f"`{b.key.function}` ({b.id}) is compiled for inference on {quiet}, with a backward on {loud}"
+            return f"`{b.name}` ({b.id}) is compiled for inference on {quiet}, with a backward on {loud}"
         which = next(kind for kind in _AUTOGRAD if kind in changed)
-        return f"the {which} of `{b.key.function}` ({b.id}) differs, from the same captured graph"
+        return f"the {which} of `{b.name}` ({b.id}) differs, from the same captured graph"
 
     def _collective(self, a: Compiled, b: Compiled) -> Iterator[Difference]:
         """The first collective of a compilation at which two ranks differ. Names of groups are compared elsewhere."""
@@ -449,7 +449,7 @@ class _Pair:
                 if _was_shared(one, other, a, b):
                     return None
                 outcomes = f"a {one[0]} on {self.names[0]} and a {other[0]} on {self.names[1]}"
-                words = f"the {_CACHE_NAMES[cache]} cache of `{b.key.function}` ({b.id}) is {outcomes}"
+                words = f"the {_CACHE_NAMES[cache]} cache of `{b.name}` ({b.id}) is {outcomes}"
                 return self._difference("cache", words, b, was=(one[0],), now=(other[0],))
         return None
 

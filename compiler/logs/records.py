@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import md5
 from typing import Any
@@ -21,10 +21,23 @@ from compiler.logs.capture import (
 )
 from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, LogProblem
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
+from compiler.logs.guard_text import telling_reason
 from compiler.logs.links import Origins, origins_by_name, origins_by_trace
 from compiler.logs.output_code import half_of, kernels_of_code
 from compiler.logs.sources import LoggedSources
-from compiler.record import Artifact, Decision, Entity, Environment, Frame, GraphHalf, Phase, Problem, Record, Span
+from compiler.record import (
+    NOT_IN_LOGS,
+    Artifact,
+    Decision,
+    Entity,
+    Environment,
+    Frame,
+    GraphHalf,
+    Phase,
+    Problem,
+    Record,
+    Span,
+)
 from compiler.record.builder import Builder
 from compiler.record.options import Options
 from compiler.record.plain_text import pluralize
@@ -67,12 +80,6 @@ _FAILURES = {
     "make_fx_fail_partial": "tracing failed; the graph so far is in the log",
     "fx_interpreter_error": "a graph could not be interpreted",
 }
-_ABSENT = (
-    ("ir", "a log has no loop IR: torch writes it to no structured trace"),
-    ("fused_ir", "a log has no loop IR, and no fusion decisions: torch writes them to no structured trace"),
-    ("autograd", "a log has no eager autograd graph"),
-    ("timing", "a log has no measured times of calls or kernels; a profile of the job has them"),
-)
 _HINT = "run the function here with tcompile.explore to see it"
 _OF_PROCESS = ("chromium_event", "artifact", "dump_file", "compilation_metrics")
 """Events that may belong to no compilation."""
@@ -101,15 +108,20 @@ class _Compiled:
         return next((event for event in reversed(self.events) if kind in (event.kind, event.name)), None)
 
 
-def record_of(log: Log, ids: Collection[str] | None = None, target: str = "") -> Record:
+def record_of(
+    log: Log, ids: Collection[str] | None = None, target: str = "", functions: Mapping[str, Span] | None = None
+) -> Record:
     """The record of a log's compilations, or of those with the given ids ("0/1", or "0/1#2" after a reset).
 
     `target` is the GPU that Triton kernels are compiled for once the record is trusted, by default that of the log.
+    `functions` are the compiled functions by id, where they are known better than from a compilation's own events.
     """
     compiled = _compilations(log, None if ids is None else set(ids))
-    title = next((function for each in compiled if (function := _function(log, each).function)), "")
+    known = functions or {}
+    named = {each.id: known.get(each.id) or _function(log, each) for each in compiled}
+    title = next((span.function for span in named.values() if span.function), "")
     builder = Builder(title or " ".join(log.names), Options(), _environment(log))
-    reader = _Reader(log, builder)
+    reader = _Reader(log, builder, named)
     for each in compiled:
         reader.read(each)
     reader.finish()
@@ -174,9 +186,10 @@ def _function(log: Log, each: _Compiled) -> Span:
 class _Reader:
     """Adds compilations to a record."""
 
-    def __init__(self, log: Log, builder: Builder) -> None:
+    def __init__(self, log: Log, builder: Builder, functions: Mapping[str, Span]) -> None:
         self.log = log
         self.builder = builder
+        self.functions = functions
         self.book = LoggedSources()
         self.printed: dict[str, PrintedGraph] = {}
         self.nodes: dict[str, int] = {}
@@ -217,7 +230,7 @@ class _Reader:
 
     def _say_what_is_absent(self) -> None:
         made = {artifact.stage for artifact in self.builder.artifacts.values()}
-        for stage, reason in _ABSENT:
+        for stage, reason in NOT_IN_LOGS.items():
             if stage not in made:
                 self.builder.problem(Problem(stage, reason, _HINT))
         if not made & {"captured", "exported"}:
@@ -233,7 +246,7 @@ class _Reader:
             self.builder.problem(Problem("captured", f"{problem.file}, byte {problem.at}: {problem.reason}"))
 
     def _frame(self, each: _Compiled) -> Frame:
-        function = _function(self.log, each)
+        function = self.functions[each.id]
         metrics = each.last("compilation_metrics")
         fields = metrics.fields if metrics and isinstance(metrics.fields, dict) else {}
         failure = str(fields.get("fail_reason") or "").strip().partition("\n")[0]
@@ -257,7 +270,7 @@ class _Reader:
         """A frame at the recompile limit: torch logs no function for it, but an earlier compilation has it."""
         numbers = self.frame_numbers
         same = (known for known in self.builder.frames.values() if numbers[known.id] == numbers[frame.id])
-        known = next(same, frame)
+        known = frame if frame.function else next(same, frame)
         return replace(
             frame, function=known.function, file=known.file, line=known.line, code=known.code, outcome="skipped",
             reason="it reached the recompile limit",
@@ -457,7 +470,9 @@ class _Reader:
                 seen.add(text)
         if (event := each.last("recompile_reasons")) is not None:
             reasons = listed_reasons(self._payload(event))
-            found_one = recompile_of(frame, reasons, guards, symbols, self.instance)
+            printed = each.last("dynamo_cpp_guards_str")
+            first = telling_reason(reasons, printed.payload if printed is not None else "")
+            found_one = recompile_of(frame, reasons, first, guards, symbols, self.instance)
             limit = "torch's recompile limit" if frame.reason == "it reached the recompile limit" else ""
             builder.recompiles.append(replace(found_one, limit=limit))
 

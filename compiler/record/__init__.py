@@ -343,6 +343,15 @@ class Check:
     eager_absolute_float64: float | None = None
 
 
+NOT_IN_LOGS = {
+    "ir": "a log has no loop IR: torch writes it to no structured trace",
+    "fused_ir": "a log has no loop IR, and no fusion decisions: torch writes them to no structured trace",
+    "autograd": "a log has no eager autograd graph",
+    "timing": "a log has no measured times of calls or kernels; a profile of the job has them",
+}
+"""Stages that no log of a job has, with the reasons."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A stage that is not available: the reason, and what to do about it, in the user's terms."""
@@ -351,6 +360,11 @@ class Problem:
     reason: str
     hint: str = ""
     graph: str = ""
+
+    @property
+    def is_of_all_logs(self) -> bool:
+        """Whether every record that was read from a log has this problem."""
+        return NOT_IN_LOGS.get(self.stage) == self.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from compiler.logs.compilations import STATUSES, Compilation, Status
 from compiler.record import Span
 from compiler.record.plain_text import file_name, one_line, pluralize
+from explorer.findings.job_names import (
+    Found,
+    RankCompilations,
+    change_words,
+    failure_of_reason,
+    found_in,
+    opened_name,
+    place_of,
+    shown_name,
+)
 from explorer.reading.plain_text import clip
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import (
@@ -26,6 +38,7 @@ from explorer.render.document import (
     Tag,
     Text,
     Words,
+    plain,
 )
 
 PHASES = {
@@ -46,33 +59,32 @@ LABELS: dict[Status, str] = {
     "failed": "failed",
     "unfinished": "unfinished",
 }
+_COUNTED = LABELS | {
+    "broken": "up to a graph break",
+    "empty": "without a graph",
+    "skipped": "given up",
+    "limit": "at the recompile limit",
+}
 _STYLES: dict[Status, str] = {"compiled": "", "cached": "gain", "empty": "muted"}
 TEXT_ROWS, LISTED, MOST_CALLS = 20, 6, 40
 """Maximum rows of a table in text, functions listed in a sentence, and calls above a function in the tree."""
-_REASON, _NAME = 110, 30
+_REASON = 110
+_NOT_IN_LOGS = (
+    "No log has Inductor's loops and fusion decisions, eager autograd graphs, or measured times: explore a function "
+    "here, or put a profile of the job beside the log, to see them."
+)
 _HEAD = ("id", "function", "where", "outcome", "time", "why", "tries", "ops", "kernels", "caches", *PHASES.values())
 _RIGHT = (4, 6, 7, 8, 10, 11, 12, 13, 14)
+_ALWAYS = 6
+"""The number of columns that the table always has."""
 _ORDERS = ("most time", "first started", "most tries", "most operations", "most kernels")
-
-
-@dataclass(frozen=True, slots=True)
-class RankCompilations:
-    """The compilations of one rank. `rank` is None in a job of one process."""
-
-    rank: int | None
-    compilations: tuple[Compilation, ...]
-
-
-def opened_name(rank: int | None, name: str) -> str:
-    """The name by which links open a compilation: "0/1", or "3:0/1" of rank 3."""
-    return name if rank is None else f"{rank}:{name}"
 
 
 def job_document(
     title: str, ranks: Sequence[RankCompilations], notes: Sequence[str] = (), differences: Document = ()
 ) -> Document:
     """The index of a job. `notes` say what of its logs could not be read, `differences` how its ranks differ."""
-    found = [(each.rank, one) for each in ranks for one in each.compilations]
+    found = list(found_in(ranks))
     parts: list[Parts] = [Text(f"{title}: {_counts(ranks, found)}" if title else _counts(ranks, found), "lead")]
     parts += [Text(words, "warning") for words in (*_warnings([one for _, one in found]), *notes)]
     parts += [Section(tuple(differences), "Ranks")] if differences else []
@@ -88,10 +100,8 @@ def job_document(
     )
     static: tuple[Parts, ...] = (_table(costly), *(Fold(name, parts) for name, parts in orders[1:]))
     parts += [Only(("html",), static), Only(("view",), (Choice("Order of the compilations", orders),))]
+    parts.append(Text((Tag(_NOT_IN_LOGS, "muted"),)))
     return parts
-
-
-Found = tuple[int | None, Compilation]
 
 
 def _counts(ranks: Sequence[RankCompilations], found: Sequence[Found]) -> str:
@@ -100,7 +110,7 @@ def _counts(ranks: Sequence[RankCompilations], found: Sequence[Found]) -> str:
         return "no compilation"
     functions = {(one.file, one.line, one.function) for _, one in found}
     statuses = Counter(one.status for _, one in found)
-    outcomes = ", ".join(f"{statuses[status]:,} {LABELS[status]}" for status in STATUSES if statuses[status])
+    outcomes = ", ".join(f"{statuses[status]:,} {_COUNTED[status]}" for status in STATUSES if statuses[status])
     total = seconds_text(sum(one.total for _, one in found))
     where = f" on {len(ranks)} ranks" if len(ranks) > 1 else ""
     counts = f"{pluralize(len(found), 'compilation')} of {pluralize(len(functions), 'function')}{where}"
@@ -117,7 +127,7 @@ def _warnings(found: Iterable[Compilation]) -> Iterable[str]:
     }
     found = list(found)
     for status, words in said.items():
-        names = Counter(f"{one.function or 'a function'} ({one.place})" for one in found if one.status == status)
+        names = Counter(f"{shown_name(one) or 'a function'} ({place_of(one)})" for one in found if one.status == status)
         listed = ", ".join(list(names)[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
         if names:
             yield f"{words[0].upper()}{words[1:]}: {listed}" if len(names) > 1 else f"{listed} {words}"
@@ -127,16 +137,21 @@ def _warnings(found: Iterable[Compilation]) -> Iterable[str]:
 
 
 def _table(found: Sequence[Found]) -> Table:
+    """All compilations; facts that no compilation has, such as a cache outcome, have no column."""
     statuses = [status for status in STATUSES if any(one.status == status for _, one in found)]
     groups = ("all", *(LABELS[status] for status in statuses)) if len(statuses) > 1 else ()
     rows = tuple(_row(rank, one, 1 + statuses.index(one.status)) for rank, one in found)
-    return Table(_HEAD, rows, right=_RIGHT, style="compilations", label="Outcome", orders=_ORDERS, groups=groups)
+    kept = [at for at in range(len(_HEAD)) if at < _ALWAYS or any(plain(row.cells[at]) for row in rows)]
+    rows = tuple(replace(row, cells=tuple(row.cells[at] for at in kept)) for row in rows)
+    right = tuple(place for place, at in enumerate(kept) if at in _RIGHT)
+    head = tuple(_HEAD[at] for at in kept)
+    return Table(head, rows, right=right, style="compilations", label="Outcome", orders=_ORDERS, groups=groups)
 
 
 def _row(rank: int | None, one: Compilation, group: int) -> Row:
     phases = tuple(_seconds(one.seconds.get(name, 0.0)) for name in PHASES)
     cells: tuple[Words, ...] = (
-        _link(rank, one), clip(one.function, _NAME), one.place, _outcome(one), _seconds(one.total),
+        _link(rank, one), shown_name(one), place_of(one), _outcome(one), _seconds(one.total),
         clip(_reason(one), _REASON), str(one.attempts), "" if one.nodes is None else f"{one.nodes:,}",
         f"{one.kernels:,}" if one.kernels else "", _caches(one), *phases,
     )  # fmt: skip
@@ -146,7 +161,7 @@ def _row(rank: int | None, one: Compilation, group: int) -> Row:
 
 def _link(rank: int | None, one: Compilation) -> Link:
     name = opened_name(rank, one.id)
-    return Link(name, open=name, title=f"Open {one.function} ({one.place}), compilation {name}")
+    return Link(name, open=name, title=f"Open {shown_name(one)} ({one.place}), compilation {name}")
 
 
 def _outcome(one: Compilation) -> Piece:
@@ -168,7 +183,7 @@ def _caches(one: Compilation) -> str:
 
 def _reason(one: Compilation) -> str:
     """Why it was compiled again, why its graph ends, or why there is none."""
-    again = one.recompile_reasons[0].partition(": ")[2] or one.recompile_reasons[0] if one.recompile_reasons else ""
+    again = change_words(failure_of_reason(one.recompile_reasons[0])) if one.recompile_reasons else ""
     return one_line("; ".join(part for part in (again and f"again: {again}", one.reason) if part))
 
 
@@ -176,7 +191,7 @@ def _text_table(costly: Sequence[Found]) -> Section:
     head = ("id", "function", "where", "outcome", "time", "tries", "ops", "kernels", "why")
     rows = tuple(
         Row((
-            opened_name(rank, one.id), clip(one.function, _NAME), one.place, LABELS[one.status], _seconds(one.total),
+            opened_name(rank, one.id), shown_name(one), place_of(one), LABELS[one.status], _seconds(one.total),
             str(one.attempts), "" if one.nodes is None else str(one.nodes), str(one.kernels or ""),
             clip(_reason(one), 60),
         ))
@@ -214,7 +229,7 @@ def _tree(found: Iterable[Found], path: Callable[[Compilation], Sequence[tuple[o
 
 def _by_location(found: Iterable[Found]) -> _Branch:
     def path(one: Compilation) -> list[tuple[object, Words]]:
-        function = (f"{one.function} ", Tag(one.place, "muted"))
+        function = (f"{shown_name(one)} ", Tag(place_of(one), "muted"))
         return [(one.file, one.file or "no file"), ((one.line, one.function), function)]
 
     return _tree(found, path)
@@ -222,7 +237,7 @@ def _by_location(found: Iterable[Found]) -> _Branch:
 
 def _by_stack(found: Iterable[Found]) -> _Branch:
     def path(one: Compilation) -> list[tuple[object, Words]]:
-        function = (one.file, one.line, one.function), (f"{one.function} ", Tag(one.place, "muted"))
+        function = (one.file, one.line, one.function), (f"{shown_name(one)} ", Tag(one.place, "muted"))
         return [*((_call_key(span), _call(span)) for span in one.callers[-MOST_CALLS:]), function]
 
     return _tree(found, path)
@@ -280,4 +295,4 @@ def _function_row(found: Sequence[Found]) -> Row:
     outcomes = ", ".join(f"{count} {LABELS[status]}" for status, count in statuses.most_common())
     total = seconds_text(sum(each.total for _, each in found))
     times = pluralize(len(found), "time")
-    return Row((clip(one.function, _NAME), one.place, times, total, outcomes))
+    return Row((shown_name(one), place_of(one), times, total, outcomes))

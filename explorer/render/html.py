@@ -16,7 +16,7 @@ _PRE = "margin:0.4em 0;padding:0.5em 0.7em;overflow:auto;max-height:32em;line-he
     f"background:{_TINT};border-radius:4px;white-space:pre;text-align:left"
 )
 CELL = f"text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0.4em;border-bottom:{_RULE}"
-_NUMBER = CELL.replace("text-align:left", "text-align:right")
+_NUMBER = CELL.replace("text-align:left", "text-align:right") + ";white-space:nowrap"
 SMALL = "font-size:85%;opacity:0.75"
 WARNING = "margin:0.4em 0;padding:0.3em 0.7em;border-left:4px solid #d55e00"
 _NUMERIC = re.compile(r"[\d.,]+(e[+-]\d+)?( ?(B|[KMGT]iB|µs|ms|s|%|bits))?")

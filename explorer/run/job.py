@@ -11,7 +11,7 @@ from compiler.logs.files import LogError
 from explorer.render.static import document_html
 from explorer.run import job_page
 from explorer.run.files import replace_file
-from explorer.run.job_facts import JobFacts, changed_caches, cold_start_facts, save_trace
+from explorer.run.job_facts import FACTS, JobFacts, changed_caches, cold_start_facts, save_trace
 from explorer.run.run import Run
 
 
@@ -40,6 +40,21 @@ class Job(logged.Job):
             return Run(job_page.record_named(self, name))
         except LogError as error:
             raise KeyError(str(error)) from None
+
+    @property
+    def breaks(self) -> JobFacts:
+        """The places at which graphs end, with the compilations of each."""
+        return JobFacts(FACTS["breaks"](self))
+
+    @property
+    def recompiles(self) -> JobFacts:
+        """The causes of recompilations, those that cost most first."""
+        return JobFacts(FACTS["recompiles"](self))
+
+    @property
+    def graphs(self) -> JobFacts:
+        """The graphs, the largest first."""
+        return JobFacts(FACTS["graphs"](self))
 
     @property
     def cold_start(self) -> JobFacts:

@@ -10,7 +10,9 @@ from compiler.logs.cache_keys import cache_outcomes, compare_caches
 from compiler.logs.cold_start import ColdStart, cold_start_of, write_trace
 from compiler.logs.job import Job
 from explorer.findings.cold_start import cache_change_document, cold_start_document
+from explorer.findings.job_names import RankCompilations
 from explorer.findings.job_ranks import rank_document
+from explorer.findings.job_tables import breaks_of_job, graphs_of_job, recompiles_of_job
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Document, Parts, Text
 from explorer.render.static import document_html
@@ -29,6 +31,12 @@ class JobFacts:
 
     def _repr_html_(self) -> str:
         return f'<div class="tcompile-twin">{document_html(self.document)}</div>'
+
+
+def ranks_of(job: Job) -> list[RankCompilations]:
+    """The compilations of each rank; a job of one process has no ranks."""
+    is_one = len(job.ranks) == 1
+    return [RankCompilations(None if is_one else number, rank.compilations) for number, rank in job.ranks.items()]
 
 
 def rank_facts(job: Job) -> Document:
@@ -84,6 +92,12 @@ def fact_text(job: Job, name: str, before: str = "") -> str:
 
 
 CHANGED_CACHES = "changed_caches"
-FACTS: Mapping[str, Callable[[Job], Document]] = {"ranks": rank_facts, "cold_start": cold_start_facts}
+FACTS: Mapping[str, Callable[[Job], Document]] = {
+    "breaks": lambda job: breaks_of_job(ranks_of(job)),
+    "recompiles": lambda job: recompiles_of_job(ranks_of(job)),
+    "graphs": lambda job: graphs_of_job(ranks_of(job)),
+    "ranks": rank_facts,
+    "cold_start": cold_start_facts,
+}
 """What `tcompile show LOGS NAME` shows besides compilations."""
 NAMES = (*FACTS, CHANGED_CACHES)

@@ -17,14 +17,15 @@ from compiler.logs.job import Job, Rank
 from compiler.record import Record
 from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings import KnownFindings
-from explorer.findings.job import LABELS, RankCompilations, job_document, opened_name
+from explorer.findings.job import LABELS, job_document
+from explorer.findings.job_names import opened_name, shown_name
 from explorer.findings.job_ranks import rank_document
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Document, Fold, payload
 from explorer.render.text import document_text
 from explorer.run import frontend
 from explorer.run.files import replace_file
-from explorer.run.job_facts import cold_start_facts
+from explorer.run.job_facts import cold_start_facts, ranks_of
 from explorer.run.page import block, html_page
 from explorer.run.payload import Payload
 from explorer.run.payload_part import Part, words_of_languages
@@ -55,9 +56,8 @@ class JobPage:
 def index_of(job: Job, *, with_start: bool = True) -> Document:
     """The index of a job as a document, with what differs between its ranks, and with its cold start, folded."""
     is_one = len(job.ranks) == 1
-    ranks = [RankCompilations(None if is_one else number, rank.compilations) for number, rank in job.ranks.items()]
     problems = [f"{problem.file}: {problem.reason}" for problem in job.problems]
-    index = job_document(title_of(job), ranks, problems, () if is_one else rank_document(job.comparison))
+    index = job_document(title_of(job), ranks_of(job), problems, () if is_one else rank_document(job.comparison))
     start = (Fold("The time until every function was compiled", tuple(cold_start_facts(job))),) if with_start else ()
     return [*index, *start]
 
@@ -68,7 +68,7 @@ def index_text(job: Job) -> str:
 
 
 def title_of(job: Job) -> str:
-    return job.path.name or "job"
+    return job.title or job.path.name or "job"
 
 
 def page_of(job: Job) -> JobPage:
@@ -84,7 +84,7 @@ def page_of(job: Job) -> JobPage:
         read.add(events)
         if unread < 0 and kept:
             break
-        parts, glossary = _record_parts(rank, one)
+        parts, glossary = _record_parts(_record(name, rank, one))
         size = sum(len(part.data) for part in parts) * 4 // 3
         if size > left:
             continue
@@ -107,14 +107,21 @@ def record_named(job: Job, name: str) -> Record:
     Raises LogError with the names that there are.
     """
     known = {found: (rank, one) for found, rank, one in _by_cost(job)}
+    if name not in known:  # "0/1" is that of the first rank that has it
+        name = next((each for number in job.ranks if (each := opened_name(number, name)) in known), name)
     if name not in known:
         listed = ", ".join(list(known)[:12]) + (", …" if len(known) > 12 else "")
         raise LogError(f"no compilation {name!r}{did_you_mean(name, known)}; there are: {listed or 'none'}")
-    return _record(*known[name])
+    return _record(name, *known[name])
 
 
-def _record(rank: Rank, one: Compilation) -> Record:
-    return rank.record_of(one.id).with_fields(title=f"{one.function} ({one.place}), compilation {one.id}")
+def _record(name: str, rank: Rank, one: Compilation) -> Record:
+    return rank.record_of(one.id).with_fields(title=f"{shown_name(one)} ({one.place}), compilation {name}")
+
+
+def costliest(job: Job) -> str:
+    """The name of the compilation that took longest; "" if there is none."""
+    return next((name for name, *_ in _by_cost(job)), "")
 
 
 def _by_cost(job: Job) -> Iterator[tuple[str, Rank, Compilation]]:
@@ -125,9 +132,9 @@ def _by_cost(job: Job) -> Iterator[tuple[str, Rank, Compilation]]:
         yield opened_name(None if is_one else number, one.id), rank, one
 
 
-def _record_parts(rank: Rank, one: Compilation) -> tuple[list[Part], Iterable[Part]]:
+def _record_parts(record: Record) -> tuple[list[Part], Iterable[Part]]:
     """The data of a compilation's record, and the glossary of its languages."""
-    made = Payload(_record(rank, one), KnownFindings(needing_torch=False))
+    made = Payload(record, KnownFindings(needing_torch=False))
     parts = [Part.pack("", "manifest", made.manifest()), *made.parts()]
     return parts, words_of_languages(made.record, from_docs=False)
 
@@ -145,7 +152,7 @@ def write_job_page(job: Job, output: Path) -> JobPage:
     return page
 
 
-def write_page_of_traces(folder: Path, before: Collection[Path], output: Path) -> str:
+def write_page_of_traces(folder: Path, before: Collection[Path], output: Path, title: str = "") -> str:
     """Write the page of the traces in a directory, except those that were there before; return a summary.
 
     Raises OSError.
@@ -159,7 +166,7 @@ def write_page_of_traces(folder: Path, before: Collection[Path], output: Path) -
             problems.append(str(error))
     if not logs:
         return "; ".join(problems) or "torch.compile compiled nothing, or the program chose a TORCH_TRACE of its own"
-    job = Job.of_logs(folder, logs)
+    job = Job.of_logs(folder, logs, title)
     page = write_job_page(job, output)
     return f"{summary(job)}; {output}, {page.words}; the trace: {folder}"
 

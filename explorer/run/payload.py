@@ -208,7 +208,8 @@ def level_of(artifact: Artifact, record: Record) -> str:
 def _problem(problem: Problem, record: Record) -> dict[str, Any]:
     """A problem as JSON values, with the id of the break whose card explains it, or ""."""
     found = break_of(problem, record)
-    return msgspec.to_builtins(problem) | {"card": break_id(found) if found is not None else ""}
+    card = break_id(found) if found is not None else ""
+    return msgspec.to_builtins(problem) | {"card": card, "expected": problem.is_of_all_logs}
 
 
 def singular(unit: str) -> str:

@@ -206,15 +206,16 @@ def _plain_python(record: Record) -> str:
 
 
 def _problems(record: Record) -> str:
-    """The problems of stages, each once, with its graphs and a hint."""
+    """The problems of stages, each once, with its graphs and a hint; the index of a job says what no log has."""
     graphs: dict[tuple[str, str], list[str]] = {}
-    for problem in record.problems:
+    problems = [problem for problem in record.problems if not problem.is_of_all_logs]
+    for problem in problems:
         card = card_number(problem, record)
         told = problem.hint or (f"its card says what to change: print(run.cards[{card - 1}])" if card else "")
         hint = f"\n    {one_line(told)}" if told else ""
         graphs.setdefault((stage_title(problem.stage), f"{one_line(problem.reason)}{hint}"), []).append(problem.graph)
     lines = [f"  {stage} {', '.join(found)}".rstrip(" ,") + f": {words}" for (stage, words), found in graphs.items()]
-    return _section("problem", record.problems, lines, "run.tables.problems")
+    return _section("problem", problems, lines, "run.tables.problems")
 
 
 def _section(name: str, facts: Sequence[object], lines: list[str], where: str, how: str = "") -> str:

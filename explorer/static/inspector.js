@@ -358,7 +358,7 @@ export class Inspector {
 
   problems() {
     const problems = this.store.manifest.stages.flatMap((stage) =>
-      stage.problems.map((problem) => ({ stage, problem })),
+      stage.problems.filter(({ expected }) => !expected).map((problem) => ({ stage, problem })),
     );
     const items = problems.map(({ stage, problem }) =>
       h(

@@ -13,7 +13,7 @@ import { Rainbow } from "./rainbow.js";
  *   parts: Record<string, PartInfo>}} ArtifactInfo
  * @typedef {number | string | null} Cell
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
- * @typedef {{stage: string, reason: string, hint: string, graph: string, card: string}} Problem
+ * @typedef {{stage: string, reason: string, hint: string, graph: string, card: string, expected: boolean}} Problem
  * @typedef {{name: string, title: string, about: string, group: string, count: number, sides?: number[], unit: string,
  *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number, makes: string,
  *   list: List | null}} StageInfo
