@@ -15,7 +15,7 @@ from compiler.record import Artifact, Record, UntrustedError
 from explorer.entry.options import OPTIONS, asked_options, join_values
 from explorer.entry.write_files import write_files
 from explorer.findings import capture_text
-from explorer.reading.stages import stage_key
+from explorer.reading.stages import STAGE_WORDS, stage_key
 from explorer.run import files, text
 from explorer.run.compiling import KernelCompiler
 from explorer.run.patch import Patch
@@ -449,9 +449,8 @@ def _show_job(args: argparse.Namespace) -> None:
         raise UsageError("name a compilation, and one of its stages")
     if args.names and args.names[0] in job_facts.NAMES:
         print(job_facts.fact_text(job, *args.names))
-    elif args.names and "/" not in args.names[0] and (first := job_page.costliest(job)):
-        known = ", ".join(job_facts.NAMES)
-        name = args.names[0]
+    elif args.names and stage_key(args.names[0]) in (*STAGE_WORDS, *capture_text.FACTS) and job_page.names_of(job):
+        name, first, known = args.names[0], job_page.names_of(job)[0], ", ".join(job_facts.NAMES)
         raise UsageError(f"{name} of which compilation? tcompile show {args.path} {first} {name}; of the job: {known}")
     elif args.names:
         _show_record(job_page.record_named(job, args.names[0]), args, *args.names[1:])

@@ -13,17 +13,18 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from compiler.logs.events import CACHE_EVENT, Event, Log
+from compiler.logs.exports import FAILED, ExportIds, exported_function, failed_at, is_of_export
 from compiler.logs.guard_text import is_wrapper, telling_reason, wrapped_name
 from compiler.record import Span
 from compiler.record.plain_text import file_name, one_line
 
-Status = Literal["compiled", "broken", "cached", "empty", "skipped", "limit", "failed", "unfinished"]
+Status = Literal["compiled", "broken", "cached", "exported", "empty", "skipped", "limit", "failed", "unfinished"]
 """Outcome of a compilation.
 
 compiled: one graph of the whole frame. broken: a graph up to a graph break. cached: compiled, and all of its kernels
-came from a cache. empty: no tensor operation, so no graph. skipped: torch.compile gave up on the frame, which runs
-eagerly. limit: the recompile limit was reached, and new inputs run eagerly. failed: an error was raised. unfinished:
-the log ends before the compilation does.
+came from a cache. exported: by torch.export or AOTInductor. empty: no tensor operation, so no graph. skipped:
+torch.compile gave up on the frame, which runs eagerly. limit: the recompile limit was reached, and new inputs run
+eagerly. failed: an error was raised. unfinished: the log ends before the compilation does.
 """
 STATUSES: tuple[Status, ...] = get_args(Status)
 EAGER: frozenset[Status] = frozenset(("skipped", "limit"))
@@ -35,7 +36,8 @@ _LIMIT = re.compile(r"recompile.?limit|cache.?size.?limit", re.IGNORECASE)
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
 _KINDS = (
     "dynamo_start", "artifact", "dynamo_output_graph", "aot_joint_graph", "inductor_output_code",
-    "dynamo_cpp_guards_str", "compiled_autograd_graph", "compilation_metrics", "bwd_compilation_metrics",
+    "dynamo_cpp_guards_str", "exported_program", "aot_inference_graph", "compiled_autograd_graph",
+    "compilation_metrics", "bwd_compilation_metrics",
 )  # fmt: skip
 _MOST_REASON = 2_000
 """Maximum characters of a reason."""
@@ -136,6 +138,8 @@ class _Open:
     error: str = ""
     is_outer: bool = False
     earlier: _Open | None = None
+    exported: Span | None = None
+    nodes: int | None = None
 
     def finish(self) -> Compilation:
         metrics = self.metrics
@@ -155,7 +159,7 @@ class _Open:
             restarts=tuple(map(_first_paragraph, _texts(metrics.get("restart_reasons")))),
             seconds=self._seconds(),
             cache={name: ", ".join(dict.fromkeys(outcomes)) for name, outcomes in self.cache.items()},
-            nodes=int(count) if (count := _number(metrics.get("graph_op_count"))) is not None else None,
+            nodes=int(count) if (count := _number(metrics.get("graph_op_count"))) is not None else self.nodes,
             kernels=self.kernels,
             guards=int(count) if (count := _number(metrics.get("guard_count"))) is not None else None,
             breaks=tuple(dict.fromkeys(self.breaks)),
@@ -167,7 +171,7 @@ class _Open:
 
     def _function(self) -> Span:
         """The function and its first line. At the recompile limit torch logs none: an earlier compilation has it."""
-        function = self.stack[-1] if self.stack else Span("", 0)
+        function = self.stack[-1] if self.stack else self.exported or Span("", 0)
         if name := _text(self.metrics.get("co_name")):
             line = int(_number(self.metrics.get("co_firstlineno")) or 0)
             function = Span(_text(self.metrics.get("co_filename")), line, function=name)
@@ -195,6 +199,8 @@ class _Open:
             if gave_up or self.metrics.get("config_suppress_errors") is True:
                 return "skipped", why
             return "failed", f"{kind}: {why}" if kind and kind != "Unsupported" else why
+        if self.exported is not None and not self.stack:
+            return "exported", ""
         if not self.metrics and not (self.autograd and self.has_graph):
             return "unfinished", "the log ends during this compilation"
         if self.breaks:
@@ -230,11 +236,13 @@ class _Reader:
         self._open: dict[str, _Open] = {}
         self._frames: dict[str, _Open] = {}
         self._counts: dict[str, int] = {}
+        self._exports = ExportIds()
         self._reasons: dict[str, tuple[str, ...]] = {}
         self._stacks: dict[tuple[Span, ...], tuple[Span, ...]] = {}
 
     def read(self, event: Event) -> None:
         if not event.compile_id:
+            self._read_export(event)
             return
         if event.name == "recompile_reasons":  # it is logged before the compilation starts
             self._reasons[event.compile_id] = _parse_reasons(event.payload)
@@ -242,11 +250,27 @@ class _Reader:
         each = self._open.get(event.compile_id)
         is_new = each is None or event.kind == "dynamo_start"
         is_new |= event.kind == "compilation_metrics" and each is not None and bool(each.metrics)
+        is_new |= each is not None and each.exported is not None
         if is_new or each is None:
             each = self._begin(event)
         each.last = event.seconds
         each.attempts = max(each.attempts, event.attempt + 1)
         self._add(each, event)
+
+    def _read_export(self, event: Event) -> None:
+        if not is_of_export(event):
+            return
+        name = self._exports.id_of(event)
+        if name not in self._open:
+            self._open[name] = _Open(name, "", "", event.seconds)
+            self.started.append(self._open[name])
+        each = self._open[name]
+        each.last = event.seconds
+        if event.kind == "compilation_metrics":
+            each.metrics = _select_metrics(event.fields)
+        if event.kind == "inductor_output_code":
+            self._add(each, event)
+        _read_exported(each, event)
 
     def _begin(self, event: Event) -> _Open:
         name, parts = event.compile_id, event.id_parts
@@ -273,6 +297,8 @@ class _Reader:
             each.kernels += len(_KERNEL.findall(event.payload_raw))
         elif event.kind == "dynamo_cpp_guards_str":
             _read_guards(each, event)
+        elif event.kind == "exported_program":
+            _read_exported(each, event)
         elif event.kind == "artifact":
             _add_artifact(each, event)
         else:
@@ -301,11 +327,23 @@ def _read_guards(each: _Open, event: Event) -> None:
         each.reasons = (first, *(reason for reason in each.reasons if reason is not first))
 
 
+def _read_exported(each: _Open, event: Event) -> None:
+    """Read the program of an export, or where it failed."""
+    if event.name == FAILED or event.kind == "compilation_metrics":
+        each.exported = at = failed_at(event)
+        place = f" at {file_name(at.file)}:{at.line}: {at.code}".rstrip(": ") if at.line else ""
+        each.error = f"tracing stopped{place}"
+    elif event.kind in ("exported_program", "aot_inference_graph", "aot_joint_graph"):
+        each.exported, each.nodes = exported_function(event.payload)
+
+
 def _add_artifact(each: _Open, event: Event) -> None:
     if event.name == "dynamo_graph_break_reason":
         each.breaks.append(_logged_break(event.payload))
     elif event.name == "dynamo_error":
         each.error = event.payload.rstrip().rpartition("\n")[2][:_MOST_REASON]
+    elif event.name == FAILED and not each.stack:
+        _read_exported(each, event)
     elif match := CACHE_EVENT.fullmatch(event.name):
         outcome = match.group(2)
         reason = _bypass_reason(event) if outcome == "bypass" else ""

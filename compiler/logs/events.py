@@ -7,6 +7,7 @@ lines of their own between events. The format is that of `torch/_logging/_intern
 
 from __future__ import annotations
 
+import json
 import mmap as mapping
 import re
 from array import array
@@ -268,6 +269,15 @@ def _compile_id(values: dict[str, Any]) -> tuple[CompileId, str]:
 def _named_id(*parts: str) -> tuple[CompileId, str]:
     made = CompileId(*parts)
     return made, str(made)
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """A JSON object; {} for anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _next_head(text: Text, place: int) -> re.Match[bytes] | None:

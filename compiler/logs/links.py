@@ -8,15 +8,18 @@ its name, and because later operations use only its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import ClassVar
 
+from compiler.logs.events import Event, read_object
 from compiler.logs.graph_text import PrintedGraph, PrintedNode
 from compiler.record.printed_code import short_name
 
+MAPPINGS = "inductor_provenance_tracking_node_mappings"
+"""The artifact in which torch logs provenance."""
 Names = tuple[str, ...]
 Origins = dict[str, Names]
 _FREE = frozenset(
@@ -370,3 +373,28 @@ def _word(target: str) -> str:
 def _same_word(target: str, operation: str) -> bool:
     own, theirs = _word(target).removesuffix("_backward"), _word(operation)
     return own == theirs or own in _SAME.get(theirs, "").split()
+
+
+# Provenance that torch logged
+
+
+def logged_pre_grad(mappings: Iterable[Event]) -> dict[str, list[str]]:
+    """Nodes of the pre-grad graph by node of the post-grad graph, if torch tracked provenance."""
+    found: dict[str, list[str]] = {}
+    for name, nodes in _mapped(mappings, "preToPost"):
+        for node in nodes:
+            found.setdefault(str(node), []).append(name)
+    return found
+
+
+def logged_kernels(mappings: Iterable[Event]) -> dict[str, list[str]]:
+    """Post-grad nodes by call of a kernel ("triton_poi_fused_add_0:3"), if torch tracked provenance."""
+    return {name: list(map(str, nodes)) for name, nodes in _mapped(mappings, "cppCodeToPost")}
+
+
+def _mapped(mappings: Iterable[Event], which: str) -> Iterator[tuple[str, list[object]]]:
+    for event in mappings:
+        mapping = read_object(event.payload).get(which)
+        for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
+            if isinstance(nodes, list):
+                yield str(name), nodes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,10 +18,11 @@ from compiler.logs.capture import (
     symbols_of,
     with_followers,
 )
-from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, LogProblem
+from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, LogProblem, read_object
+from compiler.logs.exports import FAILED, ExportIds, ends_export, graph_of_program, is_of_export
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
 from compiler.logs.guard_text import telling_reason
-from compiler.logs.links import Origins, origins_by_name, origins_by_trace
+from compiler.logs.links import MAPPINGS, Origins, logged_kernels, logged_pre_grad, origins_by_name, origins_by_trace
 from compiler.logs.output_code import half_of, kernels_of_code
 from compiler.logs.sources import LoggedSources
 from compiler.record import (
@@ -77,7 +77,8 @@ _FAILURES = {
     "guard_on_data_dependent_error": "a branch depends on data",
     "dynamo_error": "TorchDynamo raised an error",
     "eager_compile_backwards_failure": "the backward could not be compiled ahead of its first call",
-    "make_fx_fail_partial": "tracing failed; the graph so far is in the log",
+    "make_fx_fail_partial": "tracing failed; the graph so far ends with",
+    "propagate_real_tensors_provenance": "draft_export assumed what holds for the example input",
     "fx_interpreter_error": "a graph could not be interpreted",
 }
 _HINT = "run the function here with tcompile.explore to see it"
@@ -134,16 +135,19 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
     now: dict[str, _Compiled] = {}
     early: dict[str, list[Event]] = {}
     counts: dict[str, int] = {}
+    exports = ExportIds()
     kinds = (KNOWN_KINDS | set(_FAILURES)) - {"str", "describe_storage", "describe_tensor"}
     for event in log.events_of(*kinds):
         name = event.compile_id
-        if not name and event.kind in _OF_PROCESS and event.name not in _FAILURES:
+        if not name and event.kind in _OF_PROCESS and not is_of_export(event):
             continue
         if event.name == "recompile_reasons" or (event.kind == "chromium_event" and name not in now):
             early.setdefault(name, []).append(event)
             continue
+        name = name or exports.id_of(event)
         each = now.get(name)
-        if each is None or (event.kind == "dynamo_start" and each.starts):
+        has_ended = each is not None and not each.starts and bool(each.events) and ends_export(each.events[-1])
+        if each is None or has_ended or (event.kind == "dynamo_start" and each.starts):
             counts[name] = count = counts.get(name, 0) + 1
             suffix, parts = "" if count == 1 else f"#{count}", event.id_parts
             each = _Compiled(f"{name}{suffix}", f"{parts.in_run or name}{suffix}", parts)
@@ -158,17 +162,8 @@ def _compilations(log: Log, wanted: set[str] | None) -> list[_Compiled]:
 
 def _environment(log: Log) -> Environment:
     version = next((event for event in log.events_of("artifact") if event.name == "torch_version"), None)
-    values = _json(version.payload) if version else {}
+    values = read_object(version.payload) if version else {}
     return Environment(torch=str(values.get("pytorch_version", "")))
-
-
-def _json(text: str) -> dict[str, Any]:
-    """A JSON object; {} for anything else."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _function(log: Log, each: _Compiled) -> Span:
@@ -208,7 +203,7 @@ class _Reader:
         if each.starts or each.last("compilation_metrics"):
             self.builder.frames[frame.id] = frame
         self.instance[str(each.parts)] = frame.id
-        self.pre_grad = _logged_pre_grad(each)
+        self.pre_grad = logged_pre_grad(each.events_of(MAPPINGS))
         self._graphs(each, self._call_site(each))
         self._capture(each, frame)
         self._failures(each)
@@ -310,7 +305,8 @@ class _Reader:
                 stage, half, title = "autograd", "", "captured by compiled autograd"
             elif event.kind == "optimize_ddp_split_child":
                 title = "captured by TorchDynamo, a bucket of DistributedDataParallel"
-            printed = parse_graph(self._payload(event))
+            text = self._payload(event)
+            printed = parse_graph(graph_of_program(text) if stage == "exported" else text)
             if stage == "post_grad":
                 half = code_half = self._half_of_graph(printed, graph)
             self._graph(stage, half, title.format(half=half), printed, graph, call_site)
@@ -444,7 +440,7 @@ class _Reader:
         artifact, kernels = kernels_of_code(
             self._payload(event), graph=graph, half=half, title=f"{half}, generated code",
             post_grad=self.builder.artifacts.get(post_grad), printed=self.printed.get(post_grad),
-            logged=_logged_kernels(each),
+            logged=logged_kernels(each.events_of(MAPPINGS)),
         )  # fmt: skip
         self.builder.kernels[:] = [kernel for kernel in self.builder.kernels if kernel.artifact != artifact.id]
         self.builder.kernels.extend(kernels)
@@ -484,8 +480,9 @@ class _Reader:
         told = {"dynamo_error"} if frame is not None and frame.outcome == "failed" else set()
         for event in each.events_of(*(_FAILURES.keys() - told)):
             words = _FAILURES[event.name or event.kind]
-            text = event.payload.strip() or str(event.fields if isinstance(event.fields, dict) else "")
-            last = _error_line(text)
+            fields = event.fields.values() if isinstance(event.fields, dict) else ()
+            text = event.payload.strip() or ", ".join(value for value in fields if isinstance(value, str))
+            last = text.rpartition("\n")[2].strip() if event.name == FAILED else _error_line(text)
             stage = "exported" if not each.starts else "captured"
             self.builder.problem(Problem(stage, f"{words}: {last[:400]}", graph=each.graph))
 
@@ -494,7 +491,7 @@ class _Reader:
         for event in each.events_of("artifact"):
             if not (match := CACHE_EVENT.fullmatch(event.name)):
                 continue
-            values = _json(event.payload)
+            values = read_object(event.payload)
             key, why = str(values.get("key") or ""), str(values.get("cache_bypass_reason") or "")
             components = values.get("components")
             count = len(components) if isinstance(components, list) else 0
@@ -510,7 +507,7 @@ class _Reader:
         open_events: list[tuple[str, float]] = []
         totals: dict[tuple[str, str], tuple[float, int]] = {}
         for event in each.events_of("chromium_event"):
-            values = _json(event.payload)
+            values = read_object(event.payload)
             name, time, phase = str(values.get("name", "")), values.get("ts"), values.get("ph")
             if not isinstance(time, int | float):
                 continue
@@ -542,28 +539,6 @@ def _error_line(text: str) -> str:
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     after = lines[starts[-1] + 1 :] if starts else lines[-1:]
     return next((line.strip() for line in after if line[:1] not in (" ", "\t")), lines[-1].strip() if lines else "")
-
-
-def _logged_pre_grad(each: _Compiled) -> dict[str, list[str]]:
-    """Nodes of the pre-grad graph by node of the post-grad graph, if torch tracked provenance."""
-    found: dict[str, list[str]] = {}
-    for event in each.events_of("inductor_provenance_tracking_node_mappings"):
-        mapping = _json(event.payload).get("preToPost")
-        for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
-            for node in nodes if isinstance(nodes, list) else ():
-                found.setdefault(str(node), []).append(str(name))
-    return found
-
-
-def _logged_kernels(each: _Compiled) -> dict[str, list[str]]:
-    """Post-grad nodes by call of a kernel ("triton_poi_fused_add_0:3"), if torch tracked provenance."""
-    found: dict[str, list[str]] = {}
-    for event in each.events_of("inductor_provenance_tracking_node_mappings"):
-        mapping = _json(event.payload).get("cppCodeToPost")
-        for name, nodes in mapping.items() if isinstance(mapping, dict) else ():
-            if isinstance(nodes, list):
-                found[str(name)] = list(map(str, nodes))
-    return found
 
 
 @dataclass(frozen=True)

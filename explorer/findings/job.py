@@ -53,6 +53,7 @@ LABELS: dict[Status, str] = {
     "compiled": "compiled",
     "broken": "graph break",
     "cached": "cached",
+    "exported": "exported",
     "empty": "no graph",
     "skipped": "runs eagerly",
     "limit": "recompile limit",
@@ -111,10 +112,11 @@ def _counts(ranks: Sequence[RankCompilations], found: Sequence[Found]) -> str:
     functions = {(one.file, one.line, one.function) for _, one in found}
     statuses = Counter(one.status for _, one in found)
     outcomes = ", ".join(f"{statuses[status]:,} {_COUNTED[status]}" for status in STATUSES if statuses[status])
-    total = seconds_text(sum(one.total for _, one in found))
+    seconds = sum(one.total for _, one in found)
+    total = f", {seconds_text(seconds)} in all" if seconds else ""
     where = f" on {len(ranks)} ranks" if len(ranks) > 1 else ""
     counts = f"{pluralize(len(found), 'compilation')} of {pluralize(len(functions), 'function')}{where}"
-    return f"{counts}, {total} in all: {outcomes}"
+    return f"{counts}{total}: {outcomes}"
 
 
 def _warnings(found: Iterable[Compilation]) -> Iterable[str]:
@@ -293,6 +295,6 @@ def _function_row(found: Sequence[Found]) -> Row:
     one = found[0][1]
     statuses = Counter(each.status for _, each in found)
     outcomes = ", ".join(f"{count} {LABELS[status]}" for status, count in statuses.most_common())
-    total = seconds_text(sum(each.total for _, each in found))
+    total = _seconds(sum(each.total for _, each in found))
     times = pluralize(len(found), "time")
     return Row((shown_name(one), place_of(one), times, total, outcomes))

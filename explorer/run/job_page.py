@@ -119,9 +119,9 @@ def _record(name: str, rank: Rank, one: Compilation) -> Record:
     return rank.record_of(one.id).with_fields(title=f"{shown_name(one)} ({one.place}), compilation {name}")
 
 
-def costliest(job: Job) -> str:
-    """The name of the compilation that took longest; "" if there is none."""
-    return next((name for name, *_ in _by_cost(job)), "")
+def names_of(job: Job) -> list[str]:
+    """The names of the compilations, the costliest first."""
+    return [name for name, *_ in _by_cost(job)]
 
 
 def _by_cost(job: Job) -> Iterator[tuple[str, Rank, Compilation]]:
@@ -174,6 +174,6 @@ def write_page_of_traces(folder: Path, before: Collection[Path], output: Path, t
 def summary(job: Job) -> str:
     """One line: how many compilations, for how long, and how many fell back."""
     found = [one for rank in job.ranks.values() for one in rank.compilations]
-    counts = Counter(one.status for one in found if one.status not in ("compiled", "cached", "empty"))
+    counts = Counter(one.status for one in found if one.status not in ("compiled", "cached", "exported", "empty"))
     told = "".join(f", {count} {LABELS[status]}" for status, count in counts.most_common())
     return f"{pluralize(len(found), 'compilation')}, {seconds_text(sum(one.total for one in found))}{told}"
