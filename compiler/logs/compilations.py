@@ -7,6 +7,7 @@ Torch numbers a compilation by its frame and its count in this frame ("0/1"), an
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -154,7 +155,7 @@ class _Open:
             code=next((span.code for span in reversed(self.stack) if span.code and not span.installed), ""),
             stack=self.stack,
             status=status,
-            reason=reason,
+            reason=reason or self._sharing(function),
             attempts=self.attempts,
             restarts=tuple(map(_first_paragraph, _texts(metrics.get("restart_reasons")))),
             seconds=self._seconds(),
@@ -175,7 +176,7 @@ class _Open:
         if name := _text(self.metrics.get("co_name")):
             line = int(_number(self.metrics.get("co_firstlineno")) or 0)
             function = Span(_text(self.metrics.get("co_filename")), line, function=name)
-        if self.earlier is not None and (not function.function or is_wrapper(function.file)):
+        if self.earlier is not None and not function.function:
             return self.earlier._function()
         is_generated = bool(self.autograd) and function.file.startswith("<eval_with_key>")
         return self._named_by_call(function) if is_generated or is_wrapper(function.file) else function
@@ -184,9 +185,25 @@ class _Open:
         """What torch's wrapper calls, at the user's call; the wrapper itself if the log has no user's call."""
         call = next((span for span in reversed(self.stack[:-1]) if not span.installed), None)
         if call is None:
-            return Span(wrapper.file, wrapper.line, function=self.wrapped or wrapper.function)
-        name = "backward, by compiled autograd" if self.autograd else self.wrapped or one_line(call.code)
-        return Span(call.file, call.line, function=name or wrapper.function)
+            return Span(wrapper.file, wrapper.line, function=self.wrapped or "a function of torch")
+        before = (each.wrapped for each in self._of_frame() if each.stack == self.stack and each.wrapped)
+        known = "backward, by compiled autograd" if self.autograd else self.wrapped or next(before, "")
+        return Span(call.file, call.line, function=known or one_line(call.code) or wrapper.function)
+
+    def _of_frame(self) -> Iterator[_Open]:
+        """The earlier compilations of the same frame, latest first."""
+        before = self.earlier
+        while before is not None:
+            yield before
+            before = before.earlier
+
+    def _sharing(self, function: Span) -> str:
+        """Words for a module of torch that is compiled again because another one came first: they share a wrapper."""
+        if not self.stack or not is_wrapper(self.stack[-1].file):
+            return ""
+        others = dict.fromkeys(each._function().function for each in self._of_frame())
+        alone = others and function.function not in others
+        return f"shares a function of torch with {', '.join(list(others)[:3])}" if alone else ""
 
     def _outcome(self) -> tuple[Status, str]:
         """The status, and its reason in words."""

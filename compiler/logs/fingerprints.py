@@ -12,7 +12,7 @@ import linecache
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -139,16 +139,19 @@ class Compiled:
         if not is_wrapper(self.key.file):
             return self.key.function
         known = next((name for event in self.facts.get("guards", ()) if (name := wrapped_name(event.payload))), "")
-        return known or self.place.code.strip() or self.key.function
+        return known or self._call.code.strip() or self.key.function
 
     @property
     def place(self) -> Place:
         """The function that was compiled; of a module or function of torch, the user's call."""
-        if is_wrapper(self.key.file):
-            call = next((place for place in reversed(self.stack) if not INSTALLED.search(place.file)), None)
-            if call is not None:
-                return call
+        if is_wrapper(self.key.file) and self._call.line:
+            return replace(self._call, function=self.name)
         return Place(self.key.file, self.key.line, self.key.function, self.stack[-1].code if self.stack else "")
+
+    @property
+    def _call(self) -> Place:
+        """The innermost call by the user's code."""
+        return next((place for place in reversed(self.stack) if not INSTALLED.search(place.file)), Place())
 
     @property
     def recompile_reasons(self) -> list[Line]:

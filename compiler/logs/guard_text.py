@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _WRAPPER = re.compile(r"[/\\]torch[/\\]_dynamo[/\\]external_utils\.py$")
-_WRAPPED = re.compile(r"source=L\['fn'\](\._modules\['module'\])?, [^\n]*?type=<class '(?:[\w<>]+\.)*(\w+)'>")
+_WRAPPED = re.compile(r"source=L\['fn'\](\._modules\['module'\])?, [^\n]*?type=<class '(?:[\w<>]+\.)+(\w+)'>")
 _SUBJECT = re.compile(r"tensor '(.*?)' |(?:len\()?([\w.\[\]'\"]+?)\)? (?:==|is) |___check_\w+_id\((.*), \d+\)")
 _ENTRY = re.compile(r"^\s*-?\s*!?[\d/]+: ")
 """The cache entry before a reason."""
