@@ -244,7 +244,7 @@ class _Reader:
         function = self.functions[each.id]
         metrics = each.last("compilation_metrics")
         fields = metrics.fields if metrics and isinstance(metrics.fields, dict) else {}
-        failure = str(fields.get("fail_reason") or "").strip().partition("\n")[0]
+        failure = _first_sentence(str(fields.get("fail_reason") or ""))
         kind = str(fields.get("fail_type") or "")
         place = f"{function.file}:{function.line}:{function.function}"
         number = each.parts.number
@@ -531,6 +531,12 @@ def _returned_bytes(printed: PrintedGraph) -> list[int]:
     outputs = (name for node in printed.nodes if node.op == "output" and not node.body for name in node.inputs)
     sizes = [types[name].get("bytes") for name in outputs if types.get(name)]
     return [0 if None in sizes else int(size or 0) for size in sizes]
+
+
+def _first_sentence(reason: str) -> str:
+    """The first line of an error, and the second one if the first only announces it: `backend='inductor' raised:`."""
+    first, _, rest = reason.strip().partition("\n")
+    return f"{first} {rest.strip().partition(chr(10))[0]}".strip() if first.endswith(":") else first
 
 
 def _error_line(text: str) -> str:

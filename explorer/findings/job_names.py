@@ -63,4 +63,7 @@ def failure_of_reason(reason: str) -> GuardFailure:
 
 def change_words(failure: GuardFailure) -> str:
     """What changed between calls: "size of `x` in dimension 0 was 4, is now 5"; "`step` was the int 4"."""
+    if failure.cause == "type" and failure.old:
+        now = f", is now {failure.new.rpartition('.')[2]}" if failure.new else ""
+        return f"type of `{failure.argument}` was {failure.old.rpartition('.')[2]}{now}"
     return failure.words.removesuffix(", is now another value")

@@ -211,7 +211,8 @@ def _problems(record: Record) -> str:
     problems = [problem for problem in record.problems if not problem.is_of_all_logs]
     for problem in problems:
         card = card_number(problem, record)
-        told = problem.hint or (f"its card says what to change: print(run.cards[{card - 1}])" if card else "")
+        where = "`breaks` of this compilation" if record.origin == "log" else f"print(run.cards[{(card or 1) - 1}])"
+        told = problem.hint or (f"its card says what to change: {where}" if card else "")
         hint = f"\n    {one_line(told)}" if told else ""
         graphs.setdefault((stage_title(problem.stage), f"{one_line(problem.reason)}{hint}"), []).append(problem.graph)
     lines = [f"  {stage} {', '.join(found)}".rstrip(" ,") + f": {words}" for (stage, words), found in graphs.items()]
