@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.record import Artifact, Record, UntrustedError
+from compiler.record.plain_text import did_you_mean
 from explorer.entry.options import OPTIONS, asked_options, join_values
 from explorer.entry.write_files import write_files
 from explorer.findings import capture_text
@@ -452,6 +453,8 @@ def _show_job(args: argparse.Namespace) -> None:
     elif args.names and stage_key(args.names[0]) in (*STAGE_WORDS, *capture_text.FACTS) and job_page.names_of(job):
         name, first, known = args.names[0], job_page.names_of(job)[0], ", ".join(job_facts.NAMES)
         raise UsageError(f"{name} of which compilation? tcompile show {args.path} {first} {name}; of the job: {known}")
+    elif args.names and "/" not in args.names[0] and (meant := did_you_mean(args.names[0], job_facts.NAMES)):
+        raise UsageError(f"no compilation or table {args.names[0]!r}{meant}")
     elif args.names:
         _show_record(job_page.record_named(job, args.names[0]), args, *args.names[1:])
     else:

@@ -60,7 +60,7 @@ LABELS: dict[Status, str] = {
     "failed": "failed",
     "unfinished": "unfinished",
 }
-_COUNTED = LABELS | {
+COUNTED: dict[Status, str] = LABELS | {
     "broken": "up to a graph break",
     "empty": "without a graph",
     "skipped": "given up",
@@ -111,7 +111,7 @@ def _counts(ranks: Sequence[RankCompilations], found: Sequence[Found]) -> str:
         return "no compilation"
     functions = {(one.file, one.line, one.function) for _, one in found}
     statuses = Counter(one.status for _, one in found)
-    outcomes = ", ".join(f"{statuses[status]:,} {_COUNTED[status]}" for status in STATUSES if statuses[status])
+    outcomes = ", ".join(f"{statuses[status]:,} {COUNTED[status]}" for status in STATUSES if statuses[status])
     seconds = sum(one.total for _, one in found)
     total = f", {seconds_text(seconds)} in all" if seconds else ""
     where = f" on {len(ranks)} ranks" if len(ranks) > 1 else ""

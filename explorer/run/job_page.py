@@ -17,7 +17,7 @@ from compiler.logs.job import Job, Rank
 from compiler.record import Record
 from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings import KnownFindings
-from explorer.findings.job import LABELS, job_document
+from explorer.findings.job import COUNTED, job_document
 from explorer.findings.job_names import opened_name, shown_name
 from explorer.findings.job_ranks import rank_document
 from explorer.reading.shapes import seconds_text
@@ -175,5 +175,5 @@ def summary(job: Job) -> str:
     """One line: how many compilations, for how long, and how many fell back."""
     found = [one for rank in job.ranks.values() for one in rank.compilations]
     counts = Counter(one.status for one in found if one.status not in ("compiled", "cached", "exported", "empty"))
-    told = "".join(f", {count} {LABELS[status]}" for status, count in counts.most_common())
+    told = "".join(f", {count} {COUNTED[status]}" for status, count in counts.most_common())
     return f"{pluralize(len(found), 'compilation')}, {seconds_text(sum(one.total for one in found))}{told}"
