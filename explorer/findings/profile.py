@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 from compiler.logs.profiles import BreakGap, Launch, Span, Trace
 from compiler.record import Artifact, Entity, GraphBreak, KernelTime, Record
-from compiler.record.plain_text import file_name, one_line, pluralize
+from compiler.record.plain_text import file_name, pluralize
+from explorer.findings.job_names import named
 from explorer.findings.profile_chart import draw_profile, shown_steps, step_spans
 from explorer.findings.timing.words import time_text
+from explorer.reading.cause import break_reason
 from explorer.reading.plain_text import clip
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import Chart, Document, Only, Parts, Picture, Row, Section, Table, Tag, Text, Words
@@ -392,7 +394,9 @@ def kernels_part(joined: Joined) -> Section:
 
 
 def compilations_part(joined: Joined) -> Section:
-    functions = {frame.id: f"{frame.function} ({file_name(frame.file)}:{frame.line})" for frame in joined.record.frames}
+    functions = {
+        frame.id: f"{named(frame.function)} ({file_name(frame.file)}:{frame.line})" for frame in joined.record.frames
+    }
     rows = [
         Row((gap.graph, functions.get(gap.graph, ""), time_text(gap.span.begin), time_text(gap.span.seconds),
              gap.span.name.removesuffix(" (dynamo_timed)")))
@@ -406,7 +410,7 @@ def breaks_part(joined: Joined, lines: SourceLines) -> Section:
     rows = []
     for use in joined.breaks[:ROWS]:
         place: Words = line_link(use.found.file, use.found.line, lines) if use.found else "not in the record"
-        why = clip(one_line(use.found.reason), 80) if use.found else ""
+        why = clip(break_reason(use.found), 80) if use.found else ""
         rows.append(Row((f"{use.before} and {use.after}", f"{use.times:,}", time_text(use.seconds), place, why)))
     return _section("Graph breaks", head, rows, right=(1, 2))
 
