@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -40,6 +41,7 @@ _KINDS = (
     "dynamo_cpp_guards_str", "exported_program", "aot_inference_graph", "compiled_autograd_graph",
     "compilation_metrics", "bwd_compilation_metrics",
 )  # fmt: skip
+_MOST_BEFORE = 16
 _MOST_REASON = 2_000
 """Maximum characters of a reason."""
 
@@ -144,7 +146,7 @@ class _Open:
 
     def finish(self) -> Compilation:
         metrics = self.metrics
-        function = self._function()
+        function = self.function
         status, reason = self._outcome()
         return Compilation(
             id=self.id,
@@ -170,14 +172,15 @@ class _Open:
             autograd=self.autograd,
         )
 
-    def _function(self) -> Span:
+    @cached_property
+    def function(self) -> Span:
         """The function and its first line. At the recompile limit torch logs none: an earlier compilation has it."""
         function = self.stack[-1] if self.stack else self.exported or Span("", 0)
         if name := _text(self.metrics.get("co_name")):
             line = int(_number(self.metrics.get("co_firstlineno")) or 0)
             function = Span(_text(self.metrics.get("co_filename")), line, function=name)
         if self.earlier is not None and not function.function:
-            return self.earlier._function()
+            return self.earlier.function
         is_generated = bool(self.autograd) and function.file.startswith("<eval_with_key>")
         return self._named_by_call(function) if is_generated or is_wrapper(function.file) else function
 
@@ -193,7 +196,9 @@ class _Open:
     def _of_frame(self) -> Iterator[_Open]:
         """The earlier compilations of the same frame, latest first."""
         before = self.earlier
-        while before is not None:
+        for _ in range(_MOST_BEFORE):
+            if before is None:
+                return
             yield before
             before = before.earlier
 
@@ -201,7 +206,7 @@ class _Open:
         """Words for a module of torch that is compiled again because another one came first: they share a wrapper."""
         if not self.stack or not is_wrapper(self.stack[-1].file):
             return ""
-        others = dict.fromkeys(each._function().function for each in self._of_frame())
+        others = dict.fromkeys(each.function.function for each in self._of_frame())
         alone = others and function.function not in others
         return f"shares a function of torch with {', '.join(list(others)[:3])}" if alone else ""
 
@@ -294,7 +299,7 @@ class _Reader:
         self._counts[name] = count = self._counts.get(name, 0) + 1
         each = _Open(name if count == 1 else f"{name}#{count}", name, parts.autograd, event.seconds)
         each.reasons = self._reasons.pop(name, ())
-        each.earlier = self._frames.get(parts.frame_id)
+        each.earlier = self._frames.get(parts.frame_id) if parts.number != "0" else None
         self._frames[parts.frame_id] = each if event.kind == "dynamo_start" else each.earlier or each
         self._open[name] = each
         self.started.append(each)

@@ -14,9 +14,12 @@ EXPORT = "export"
 FAILED = "make_fx_fail_partial"
 _AOT_GRAPHS = ("aot_joint_graph", "aot_inference_graph", "aot_forward_graph")
 _FILE = re.compile(
-    r"# File: (?P<file>.+?):(?P<line>\d+) in (?P<function>[^,\n]+)(?:, code: (?P<code>.*))?$", re.MULTILINE
+    r"# File: (?P<file>.{1,999}?):(?P<line>\d{1,9}) in (?P<function>[^,\n]{1,999})(?:, code: (?P<code>.*))?$",
+    re.MULTILINE,
 )
-_FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)')
+_FRAME = re.compile(
+    r'File "(?P<file>.{1,999}?)", line (?P<line>\d{1,9}), in (?P<function>.{1,999})\n[ \t]*(?P<code>.*)'
+)
 _CALL = re.compile(r"^ +\w+(?:: \"[^\"\n]*\")? = torch\.\w", re.MULTILINE)
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 MOST_TEXT = 8 * 2**20
