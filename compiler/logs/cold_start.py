@@ -189,7 +189,7 @@ def _spans(marks: Sequence[_Mark], origin: float) -> Iterator[Span]:
         last[mark.thread] = mark
         if mark.phase == "B":
             if any(each.begin.name == mark.name and each.begin.compile_id != mark.compile_id for each in stack):
-                found += _close(stack, len(stack), mark, origin)  # torch nests no span in one of its name: it was cut off
+                found += _close(stack, len(stack), mark, origin)  # no span is in one of its name: that was cut off
             stack.append(_OpenSpan(mark, _phase(mark.name, stack[-1].phase if stack else "other")))
         elif mark.phase == "E":
             names = [each.begin.name for each in reversed(stack)]
