@@ -6,9 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import pairwise
 
 from compiler.logs.events import Event
-from compiler.logs.fingerprints import CHANGED, Compiled, Key, Line, Place, lines_of, saved_bytes, settings_of
+from compiler.logs.fingerprints import (
+    CHANGED,
+    Compiled,
+    Key,
+    Line,
+    Place,
+    RankFacts,
+    lines_of,
+    saved_bytes,
+    settings_of,
+)
 
 LINES_SHOWN = 3
 _KERNEL = re.compile(r"\b\w+(?= = async_compile\.(?!wait))|extern_kernels\.\w+(?=\()")
@@ -135,3 +146,14 @@ def memory_words(a: Compiled, b: Compiled, names: tuple[str, str]) -> str:
     if one == other or not (one and other):
         return ""
     return f"memory kept for the backward (estimate: {one:,} bytes on {names[0]}, {other:,} on {names[1]})"
+
+
+def count_group_names(ranks: Mapping[int, RankFacts]) -> Counter[tuple[int, str]]:
+    """The number of ranks that use each group name at each place in their sequence of collectives."""
+    return Counter((place, each.group) for facts in ranks.values() for place, each in enumerate(facts.collectives))
+
+
+def have_same_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> bool:
+    """Whether the keys that two ranks share come in the same order."""
+    places = {key: place for place, key in enumerate(other)}
+    return all(a < b for a, b in pairwise(places[key] for key in keys if key in places))

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Any
 
 from compiler.logs.compilations import INSTALLED
@@ -595,14 +594,3 @@ def saved_bytes(compiled: Compiled) -> int:
         head = event.payload.partition("):\n")[0]
         total += sum(_bytes_of(tensor) for name, tensor in _TYPED.findall(head) if not name.startswith("tangents"))
     return total
-
-
-def count_group_names(ranks: Mapping[int, RankFacts]) -> Counter[tuple[int, str]]:
-    """The number of ranks that use each group name at each place in their sequence of collectives."""
-    return Counter((place, each.group) for facts in ranks.values() for place, each in enumerate(facts.collectives))
-
-
-def have_same_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> bool:
-    """Whether the keys that two ranks share come in the same order."""
-    places = {key: place for place, key in enumerate(other)}
-    return all(a < b for a, b in pairwise(places[key] for key in keys if key in places))
