@@ -1,6 +1,6 @@
 """Memory of a rank: the peak that is computed from a simulated rank against what real gloo processes allocate.
 
-    python benchmarks/rank_memory.py [--ranks 2] [case ...]
+    python -m benchmarks.rank_memory [--ranks 2] [MODEL:WRAP ...]
 
 A real process runs three compiled training steps with AdamW. In the third, torch's CPU allocations in forward and
 backward are measured by the profiler; weights, shards, optimizer states, buckets and inputs are counted.
@@ -19,9 +19,17 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from benchmarks.rank_models import WRAPS, Loss
+from benchmarks.rank_models import Model as Kind
 
 WIDTH, LAYERS, BATCH = 256, 3, 64
-CASES = ("ddp", "ddp views", "fsdp2", "fsdp2 kept", "fsdp2 bf16", "simple fsdp", "tp", "2-d", "gpt2 ddp", "gpt2 fsdp2")
+CASES = (
+    "mlp:ddp", "mlp:ddp_views", "mlp:fsdp2", "mlp:fsdp2_kept", "mlp:fsdp2_bf16", "mlp:simple_fsdp", "mlp:tp", "mlp:2d",
+    "gpt2:ddp", "gpt2:fsdp2",
+)  # fmt: skip
 LIMIT = 0.05
 
 
@@ -46,84 +54,46 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def make(case: str, world: int) -> tuple[nn.Module, dict[str, Any]]:
-    """The sharded model of a case, and its inputs."""
-    torch.manual_seed(0)
-    model: nn.Module
-    if case.startswith("gpt2"):
-        from transformers import GPT2Config, GPT2LMHeadModel
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-        config = GPT2Config(n_layer=3, n_embd=WIDTH, n_head=4, vocab_size=512, n_positions=64, use_cache=False,
-                            attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)  # fmt: skip
-        model, tokens = GPT2LMHeadModel(config), torch.randint(0, 512, (4, 64))
-        inputs = {"input_ids": tokens, "labels": tokens.clone()}
-        blocks = list(model.transformer.h)
-    else:
-        model = Model()
-        inputs, blocks = {"x": torch.randn(BATCH, WIDTH)}, list(model.blocks)
-    return shard(case.removeprefix("gpt2 "), model, blocks, world), inputs
+    config = GPT2Config(n_layer=3, n_embd=WIDTH, n_head=4, vocab_size=512, n_positions=64, use_cache=False,
+                        attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)  # fmt: skip
+    return Loss(GPT2LMHeadModel(config))
 
 
-def shard(case: str, model: nn.Module, blocks: list[Any], world: int) -> nn.Module:
-    """The model, sharded as the case says."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+def ddp_views(model: Any, _kind: Kind, _world: int) -> Any:
+    return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1, gradient_as_bucket_view=True)
 
-    mesh = init_device_mesh("cpu", (world,))
-    if case.startswith("ddp"):
-        from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(model, bucket_cap_mb=1, gradient_as_bucket_view="views" in case)
-    if case == "2-d":
-        pair = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("data", "tensor"))
-        split_columns(blocks, pair["tensor"])
-        mesh = pair["data"]
-    if case.startswith(("fsdp2", "2-d")):
-        options: dict[str, Any] = {"reshard_after_forward": False} if "kept" in case else {}
-        if "bf16" in case:
-            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for block in blocks:
+def fsdp2_with(**options: Any) -> Any:
+    def wrap(model: Any, kind: Kind, world: int) -> Any:
+        mesh = init_device_mesh("cpu", (world,))
+        for block in kind.blocks(model):
             fully_shard(block, mesh=mesh, **options)
         return fully_shard(model, mesh=mesh, **options)
-    if case == "tp":
-        split_columns(blocks, mesh)
-    if case == "simple fsdp":
-        gather_on_read(model, mesh)
-    return model
+
+    return wrap
 
 
-def split_columns(blocks: list[Any], mesh: Any) -> None:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    for block in blocks:
-        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-
-
-def gather_on_read(model: nn.Module, mesh: Any) -> None:
-    """SimpleFSDP: parameters are sharded DTensors, gathered by a property when they are read."""
-    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
-
-    def reader(name: str) -> property:
-        def read(module: Any) -> torch.Tensor:
-            whole = module._parameters[name].redistribute(placements=[Replicate()])
-            return whole.to_local(grad_placements=[Partial("avg")])
-
-        return property(read)
-
-    for module in list(model.modules()):
-        names = [name for name, _ in module.named_parameters(recurse=False)]
-        for name in names:
-            weight = module._parameters[name]
-            module._parameters[name] = nn.Parameter(
-                distribute_tensor(weight.data, mesh, [Shard(0)], src_data_rank=None)
-            )
-        if names:
-            kind = type(module)
-            module.__class__ = type(f"Gathered{kind.__name__}", (kind,), {name: reader(name) for name in names})
+KINDS = {
+    "mlp": Kind(Model, lambda: torch.randn(BATCH, WIDTH), lambda m: list(m.blocks), ("up",), ("down",)),
+    "gpt2": Kind(gpt2, lambda: torch.randint(0, 512, (4, 64)), lambda m: list(m.model.transformer.h)),
+}
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+OWN_WRAPS = {
+    "ddp_views": ddp_views,
+    "fsdp2_kept": fsdp2_with(reshard_after_forward=False),
+    "fsdp2_bf16": fsdp2_with(mp_policy=HALF),
+}
 
 
-def total(result: Any) -> torch.Tensor:
-    return result.loss if hasattr(result, "loss") else result.float().sum()
+def make(case: str, world: int) -> tuple[nn.Module, torch.Tensor]:
+    """The model of a case, spread over the ranks, and its input."""
+    torch.manual_seed(0)
+    name, wrap = case.split(":")
+    kind = KINDS[name]
+    return (WRAPS | OWN_WRAPS)[wrap](kind.make(), kind, world), kind.input()
 
 
 def measure(case: str, rank: int, world: int) -> None:
@@ -131,20 +101,20 @@ def measure(case: str, rank: int, world: int) -> None:
     from compiler.torch_api.allocator import cpu_peak_bytes
 
     distributed.init_process_group("gloo", rank=rank, world_size=world)
-    model, inputs = make(case, world)
+    model, x = make(case, world)
     optimizer = torch.optim.AdamW(model.parameters())
     compiled = torch.compile(model)
 
     def step() -> None:
-        total(compiled(**inputs)).backward()
+        compiled(x).float().sum().backward()
 
     for _ in range(2):
         step()
         optimizer.step()
         optimizer.zero_grad()
-    there = sum(map(held, [*model.parameters(), *inputs.values()]))
+    there = sum(map(held, [*model.parameters(), x]))
     there += sum(held(value) for state in optimizer.state.values() for value in state.values())
-    there += sum(held(each) for each in model.parameters()) if case.endswith(("ddp", "views")) else 0
+    there += sum(held(each) for each in model.parameters()) if "ddp" in case else 0
     print(json.dumps({"rank": rank, "there": there, "peak": there + cpu_peak_bytes(step)}), flush=True)
     distributed.barrier()
     os._exit(0)  # gloo's threads may outlive the group
@@ -163,8 +133,8 @@ def simulate(case: str, rank: int, world: int) -> None:
     import explorer
 
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-    model, inputs = make(case, world)
-    record = explorer.explore(model, kwargs=inputs, target="cpu").record
+    model, x = make(case, world)
+    record = explorer.explore(model, x, target="cpu").record
     events = [event for event in record.memory if event.side == "rank"]
     top = max(range(len(events)), key=lambda place: events[place].live, default=0)
     kinds: dict[str, int] = {}
@@ -186,7 +156,18 @@ def free_port() -> str:
 
 def run_worker(how: str, case: str, rank: int, world: int, port: str) -> subprocess.Popen[str]:
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--worker", how, "--rank", str(rank), "--ranks", str(world), case]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.rank_memory",
+        "--worker",
+        how,
+        "--rank",
+        str(rank),
+        "--ranks",
+        str(world),
+        case,
+    ]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -206,7 +187,7 @@ def compare(case: str, world: int) -> bool:
     measured = found[-1]["peak"]
     error = simulated["peak"] / measured - 1
     kinds = ", ".join(f"{kind} {size:,}" for kind, size in simulated["kinds"].items() if size)
-    print(f"{case:12} {world} ranks: real {measured:,}, simulated {simulated['peak']:,}, {error:+.1%}   ({kinds})")
+    print(f"{case:16} {world} ranks: real {measured:,}, simulated {simulated['peak']:,}, {error:+.1%}   ({kinds})")
     return abs(error) <= LIMIT
 
 

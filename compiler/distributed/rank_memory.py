@@ -11,9 +11,10 @@ Eager code between graphs and memory inside operators are not seen.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compiler.distributed.gathered_weights import gathered_weights
 from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Half, MemoryEvent, MemoryKind, MemoryWhat
@@ -51,12 +52,15 @@ class _Run:
     units: list[str] = field(default_factory=list)
 
 
-def rank_memory(tape: StepTape, events: Sequence[MemoryEvent]) -> tuple[MemoryEvent, ...]:
+def rank_memory(
+    tape: StepTape, events: Sequence[MemoryEvent], gathered: Collection[str] = ()
+) -> tuple[MemoryEvent, ...]:
     """Memory events of one training step of this rank (of one forward, if no graph has a backward).
 
-    `events` are those of the graphs' generated code. Returns () if no graph of the tape has any.
+    `events` are those of the graphs' generated code, `gathered` ids of what gathers weights
+    in it. Returns () if no graph of the tape has any.
     """
-    step = _Step(tape, events)
+    step = _Step(tape, events, gathered)
     step.run()
     return tuple(step.events())
 
@@ -64,14 +68,19 @@ def rank_memory(tape: StepTape, events: Sequence[MemoryEvent]) -> tuple[MemoryEv
 def add_rank_memory(builder: Builder, tape: StepTape) -> None:
     """Add the memory events of this rank's step, in place of those that came with graphs of another rank."""
     events = [event for event in builder.memory if event.side != "rank"]
-    builder.memory[:] = [*events, *rank_memory(tape, events)]
+    runs = (entry for entry in tape.entries if isinstance(entry, RunEntry))
+    weights = (each for run in runs for each in run.arguments.values() if each.is_weight)
+    shards = {each.own_bytes for each in weights if each.own_bytes < each.whole_bytes}
+    gathered = gathered_weights(builder.artifacts.values(), builder.collectives, shards)
+    builder.memory[:] = [*events, *rank_memory(tape, events, gathered)]
 
 
 class _Step:
     """Plays one step and logs every allocation and free."""
 
-    def __init__(self, tape: StepTape, events: Sequence[MemoryEvent]) -> None:
+    def __init__(self, tape: StepTape, events: Sequence[MemoryEvent], gathered: Collection[str]) -> None:
         self.tape = tape
+        self.gathered = gathered
         self.log: list[tuple[MemoryWhat, _Item, Half, int, str]] = []
         self.live = 0
         self.of_graph: dict[tuple[str, Half], list[MemoryEvent]] = {}
@@ -336,7 +345,8 @@ class _Step:
 
     def _item(self, event: MemoryEvent, run: _Run) -> _Item:
         name = self._unique(event.buffer if not run.number else f"{event.buffer} of run {run.number + 1}")
-        return _Item(name, event.bytes, "activations", event.graph, self.half, event.entity)
+        kind: MemoryKind = "gathered weights" if event.entity in self.gathered else "activations"
+        return _Item(name, event.bytes, kind, event.graph, self.half, event.entity)
 
     # The log
 

@@ -98,7 +98,7 @@ def page_of(job: Job) -> JobPage:
     }  # fmt: skip
     shared = [Part.pack("", "index", data), *(Part.pack(language, "words", each) for language, each in words.items())]
     blocks = chain(map(block, shared), (block(part, name) for name, parts in kept.items() for part in parts))
-    return JobPage(_html(title_of(job), blocks), len(named), tuple(name for name, *_ in named if name not in kept))
+    return JobPage(html_of(title_of(job), blocks), len(named), tuple(name for name, *_ in named if name not in kept))
 
 
 def record_named(job: Job, name: str) -> Record:
@@ -139,7 +139,8 @@ def _record_parts(record: Record) -> tuple[list[Part], Iterable[Part]]:
     return parts, words_of_languages(made.record, from_docs=False)
 
 
-def _html(title: str, blocks: Iterable[str]) -> str:
+def html_of(title: str, blocks: Iterable[str]) -> str:
+    """The page of an index and its records."""
     style = frontend.job_css()
     script = frontend.page_loader((), ENTRY)
     return html_page(title, style, (script, frontend.page_script((), ENTRY)), "\n".join(blocks))

@@ -1,14 +1,15 @@
-"""The index of a job in a notebook: a table, and below it the record of the compilation that was opened last."""
+"""The index of a job in a notebook: a table or a grid of ranks, and below it the record that was opened last."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
 from ipywidgets import HTML, VBox
 
-from explorer.render.document import payload
+from explorer.render.document import Document, payload
 from explorer.render.html import note
 from explorer.run import frontend
 from explorer.run.job_page import index_of
@@ -26,8 +27,8 @@ class JobIndex(anywidget.AnyWidget):
     data = traitlets.Dict().tag(sync=True)
     opened = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(data=payload(index_of(job)))
+    def __init__(self, index: Document) -> None:
+        super().__init__(data=payload(index))
         self.on_msg(self._on_message)
 
     def _on_message(self, _: object, message: Any, __: object) -> None:
@@ -36,14 +37,19 @@ class JobIndex(anywidget.AnyWidget):
 
 
 def live_index(job: Job) -> VBox:
-    """The index above the record of the compilation that is opened; earlier ones are closed, to bound memory."""
-    index = JobIndex(job)
+    """The index of a job above the record of the compilation that is opened."""
+    return live_document(index_of(job), lambda name: job[name].widget())
+
+
+def live_document(document: Document, widget_named: Callable[[str], Any]) -> VBox:
+    """An index above the record that is opened by its name; earlier ones are closed, to bound memory."""
+    index = JobIndex(document)
     box = VBox([index])
 
     def open_record(change: Any) -> None:
         before = box.children[1:]
         try:
-            shown = job[change["new"]].widget()
+            shown = widget_named(change["new"])
         except (KeyError, ValueError) as error:
             shown = HTML(note(str(error.args[0])))
         box.children = (index, shown)

@@ -3,13 +3,16 @@
 import { elements, textsOf } from "./document.js";
 import { counted, h } from "./dom.js";
 import { flameChart } from "./flame.js";
+import { rankGrid, rankGridAbove } from "./rank_grid.js";
 
 /** @typedef {import("./document.js").Part} Part */
 /** @typedef {{parts: Part[], most: Record<string, number>}} DocumentData */
 
 export class JobIndex {
-  /** @param {DocumentData} data @param {(name: string) => void} open */
-  constructor(data, open) {
+  /** @param {DocumentData} data @param {(name: string) => void} open @param {boolean} [opensBelow] Whether a record is opened below the index. */
+  constructor(data, open, opensBelow = false) {
+    this.opensBelow = opensBelow;
+    this.isOfRanks = data.parts.some(({ kind }) => kind === "rank_grid");
     this.data = data;
     this.open = open;
     /** @type {Map<string, number>} */
@@ -17,7 +20,7 @@ export class JobIndex {
     this.filter = h("input", { class: "tc-job-filter", type: "search", placeholder: "Filter: a function, a file, an outcome, a reason", "aria-label": "Filter the compilations", "aria-keyshortcuts": "/" });
     this.status = h("p", { class: "tc-job-status", role: "status" });
     this.body = h("div", { class: "tc-document tc-card-list tc-job-body" });
-    this.root = h("section", { class: "tcompile tc-job tc-finding", "aria-label": "Compilations of the job" }, h("div", { class: "tc-job-tools" }, this.filter, this.status), this.body);
+    this.root = h("section", { class: "tcompile tc-job tc-finding", "aria-label": this.isOfRanks ? "Ranks of the job" : "Compilations of the job" }, this.isOfRanks ? null : h("div", { class: "tc-job-tools" }, this.filter, this.status), this.body);
     this.filter.addEventListener("input", () => this.later());
     this.root.addEventListener("keydown", (event) => this.onKey(event));
     this.timer = 0;
@@ -45,7 +48,7 @@ export class JobIndex {
       actions,
       most: this.data.most,
       item: (_, element) => element,
-      charts: { flame: flameChart },
+      charts: { flame: flameChart, rank_grid: this.opensBelow ? rankGridAbove : rankGrid },
       view: { fold: foldOf, chosen: (label) => this.choices.get(label) ?? 0, choose, later: () => {}, code: () => h("pre") },
     }));
     const count = rowsIn(parts);

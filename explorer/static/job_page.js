@@ -62,9 +62,9 @@ class JobPage {
     this.opened = name;
     const shared = this.blocks.filter(({ dataset }) => dataset.part === "words");
     const store = storeOf([...own, ...shared]);
-    const back = h("button", { class: "tc-button tc-text tc-job-back", type: "button", onclick: () => (window.location.hash = "") }, `← ${counted(this.data.count, "compilation")}`);
+    const back = h("button", { class: "tc-button tc-text tc-job-back", type: "button", onclick: () => (window.location.hash = "") }, `← ${counted(this.data.count, this.data.things ?? "compilation")}`);
     const place = h("div", { class: "tc-job-record" });
-    this.root.replaceChildren(h("nav", { class: "tcompile tc-job-nav", "aria-label": "Job" }, back, h("b", {}, `compilation ${name}`)), place);
+    this.root.replaceChildren(h("nav", { class: "tcompile tc-job-nav", "aria-label": "Job" }, back, h("b", {}, this.data.things ? name : `compilation ${name}`)), place);
     this.explorer = new Explorer(place, store, { page: true });
     const manifest = findBlock(own, "", "manifest");
     if (manifest) store.setManifest(await decompress(bytesOf(manifest)));

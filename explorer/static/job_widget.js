@@ -5,7 +5,7 @@ import { JobIndex } from "./job_index.js";
 export default () => ({
   /** @param {{model: import("./widget.js").Model, el: HTMLElement}} context */
   render({ model, el }) {
-    const index = new JobIndex(model.get("data"), (name) => model.send({ type: "open", name }));
+    const index = new JobIndex(model.get("data"), (name) => model.send({ type: "open", name }), true);
     /** A plain key here is not Jupyter's, to which D twice deletes the cell. @param {KeyboardEvent} event */
     const keep = (event) => {
       if (event.target instanceof HTMLElement && index.root.contains(event.target))
