@@ -7,7 +7,6 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import combinations
 from math import prod
-from os.path import commonprefix
 from typing import Any
 
 from compiler.distributed.ranks import Ranks
@@ -52,11 +51,11 @@ def summary(ranks: Ranks) -> str:
     """How many ranks there are, how many of them were simulated, and how many differ."""
     mesh = " × ".join(f"{name} {size}" for name, size in ranks.mesh)
     count = len(ranks.groups)
-    kinds = f"{count} different ones" if count > 1 else "all of them equal" if len(ranks.records) > 1 else "no other"
+    kinds = f": {count} different ones" if count > 1 else ": all of them equal" if len(ranks.records) > 1 else ""
     known = f"{len(ranks.records)} of {pluralize(ranks.world, 'rank')}{f' ({mesh})' if mesh else ''} {ranks.origin}"
     unknown = len(unknown_ranks(ranks))
     rest = f"; nothing is known of {pluralize(unknown, 'rank')}" if unknown else ""
-    return f"{known}: {kinds}{rest}."
+    return f"{known}{kinds}{rest}."
 
 
 def group_table(ranks: Ranks) -> Table:
@@ -230,7 +229,8 @@ def _is_comment(line: str) -> bool:
 
 def _change_words(was: Sequence[str], now: Sequence[str], one: int, other: int) -> str:
     shown = [(lines[0], rank) for lines, rank in ((was, one), (now, other)) if lines]
-    same = len(commonprefix([line for line, _ in shown])) if len(shown) > 1 else 0
+    pairs = zip(*(line for line, _ in shown), strict=False) if len(shown) > 1 else ()
+    same = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
     start = max(same - 30, 0) if same > _LONG else 0
     return ", ".join(f"`{'…' if start else ''}{clip(line[start:], 90)}` on rank {rank}" for line, rank in shown)
 
