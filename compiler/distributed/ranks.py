@@ -55,8 +55,9 @@ class Ranks:
 
     @cached_property
     def fingerprints(self) -> dict[int, str]:
-        """Rank -> a hash of its canonical graphs, its generated code and its collectives; equal ranks have one."""
-        return {rank: fingerprint(record) for rank, record in self.records.items()}
+        """Rank -> a hash of its graphs, its code, its collectives and the shapes of its shards; equal ranks have one."""
+        like = {rank: group[0] for group in self.shapes for rank in group}
+        return {rank: fingerprint(record, like.get(rank, "")) for rank, record in self.records.items()}
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -165,13 +166,16 @@ def explore_others(
     return Ranks(options.ranks, dict(sorted(records.items())), mesh, shapes, failed)
 
 
-def fingerprint(record: Record) -> str:
-    """A hash of what must be equal on equal ranks: graphs, code and collectives, without names of process groups."""
+def fingerprint(record: Record, shapes: object = "") -> str:
+    """A hash of what must be equal on equal ranks: graphs, code and collectives, without names of process groups.
+
+    `shapes` stands for the shapes of the rank's shards.
+    """
     names = {group.name: f"group {index}" for index, group in enumerate(record.groups)}
     texts = [_canonical(artifact, names) for artifact in record.artifacts if artifact.stage in _COMPARED]
     calls = [repr((each.kind, each.graph, each.half, each.group_size, each.dtype, each.input_bytes, each.output_bytes))
              for each in record.collectives]  # fmt: skip
-    return hashlib.sha256("\n".join([*texts, *calls]).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join([*texts, *calls, str(shapes)]).encode()).hexdigest()[:12]
 
 
 def _canonical(artifact: Artifact, names: Mapping[str, str]) -> str:

@@ -94,7 +94,7 @@ def test_shared_graphs_are_those_of_a_rank_alone(trained: Run) -> None:
 def test_ranks_with_smaller_shards_are_simulated() -> None:
     run = explorer.explore(make_uneven, torch.randn(2, 16), ranks=4, rank="distinct", stages="captured")
     assert run.ranks.shapes == ((0, 1, 2), (3,))
-    assert tuple(run.ranks.records) == (0, 3)
+    assert run.ranks.groups == ((0,), (3,))
 
 
 def test_a_cell_runs_again_for_each_rank_on_copies(magic_shell: InteractiveShell) -> None:
