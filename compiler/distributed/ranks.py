@@ -55,7 +55,7 @@ class Ranks:
 
     @cached_property
     def fingerprints(self) -> dict[int, str]:
-        """Rank -> a hash of its graphs, its code, its collectives and the shapes of its shards; equal ranks have one."""
+        """Rank -> a hash of its graphs, code, collectives and shapes of shards; equal ranks have one."""
         like = {rank: group[0] for group in self.shapes for rank in group}
         return {rank: fingerprint(record, like.get(rank, "")) for rank, record in self.records.items()}
 
