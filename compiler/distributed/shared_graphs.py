@@ -6,13 +6,14 @@ only in the names of their process groups, which are replaced in the copies.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.fx import GraphModule
 
-from compiler.record import Artifact, Collective, Record
+from compiler.record import Collective, Record
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
 from compiler.torch_api.eager import inner_tensor
@@ -56,7 +57,7 @@ class SharedGraphs:
         key = graph_key(module)
         if self.record is None:
             self.keys[graph] = key
-        return self.record is not None and self.keys.get(graph) == key
+        return self.record is not None and graph in self.keys and _renamed(self.keys[graph], self._names()) == key
 
     def collectives_of(self, graph: str) -> list[Collective]:
         """The collectives that the first rank found in this graph, with the names of this rank's groups."""
@@ -72,27 +73,26 @@ class SharedGraphs:
         """Names of the first rank's process groups -> names of the same groups on this rank."""
         from compiler.torch_api import process_groups
 
-        return dict(zip(self.group_names, process_groups.group_names(), strict=False))
+        found = dict(zip(self.group_names, process_groups.group_names(), strict=False))
+        return {name: own for name, own in found.items() if name != own}
 
     def copy_into(self, builder: Builder, graphs: Iterable[str]) -> None:
         """Add to a record what the first rank's backend made of these graphs."""
         if self.record is None:
             return
         wanted = set(graphs)
-        names = {name: own for name, own in self._names().items() if name != own}
+        names = self._names()
         for artifact in self.record.artifacts:
             if artifact.graph in wanted and artifact.stage not in _OWN_STAGES:
-                builder.artifacts.setdefault(artifact.id, _renamed(artifact, names))
+                own_text = replace(artifact, text=_renamed(artifact.text, names))
+                builder.artifacts.setdefault(artifact.id, own_text)
         for part in _COPIED:
             found: list[Any] = getattr(builder, part)
             own = [each for each in found if each.graph in wanted]
             found += [each for each in getattr(self.record, part) if each.graph in wanted and each not in own]
 
 
-def _renamed(artifact: Artifact, names: Mapping[str, str]) -> Artifact:
-    if not names or not any(name in artifact.text for name in names):
-        return artifact
-    text = artifact.text
-    for name, own in names.items():
-        text = text.replace(f"'{name}'", f"'{own}'")
-    return replace(artifact, text=text)
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """The text with names of process groups, which are strings in it, replaced."""
+    pattern = "|".join(map(re.escape, names))
+    return re.sub(f"'({pattern})'", lambda found: f"'{names[found[1]]}'", text) if names else text

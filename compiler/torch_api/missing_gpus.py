@@ -45,10 +45,11 @@ class _OnCpu(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        given = {name: _here(value) if name == "device" else value for name, value in (kwargs or {}).items()}
         if func is torch.Tensor.to:
-            args = tuple(_here(value) for value in args)
-        return func(*args, **given)
+            args = tuple(map(_here, args))
+        if kwargs and "device" in kwargs:
+            kwargs = kwargs | {"device": _here(kwargs["device"])}
+        return func(*args, **(kwargs or {}))
 
 
 def _here(device: Any) -> Any:

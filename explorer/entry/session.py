@@ -52,8 +52,8 @@ class Session:
         self._value: Any = None
         self._job = ExitStack()
         self._rank = first_rank(options) if rank is None else rank
-        self._shared = SharedGraphs() if shared is None else shared
         self._start = StartOfCell(cell) if rank is None and asks_several(options) else None
+        self._shared = SharedGraphs() if self._start is not None else shared
         self._exploration = self._new_exploration()
         self._choice: Choice = cell.choice(self._compile)
         self._has_compiled = False
@@ -92,7 +92,7 @@ class Session:
         if kind is None and not self._exploration.has_graphs:
             self._call_again()
         self._exploration.__exit__(kind, error, traceback)
-        if self._start is not None:
+        if self._start is not None and self._shared is not None:
             self._shared.complete(self._exploration.record)
 
     def _explore_other_ranks(self) -> Ranks:
