@@ -92,6 +92,7 @@ def _answers(local_rank: int, local_size: int) -> Iterator[Wrapper]:
                             (FullyShardedDataParallel, ("device_id",))):  # fmt: skip
         yield wrapper, "__init__", call_instead(partial(_initialize_on_cpu, unused))
     yield torch.nn.Module, "to", call_instead(_move_module)
+    yield torch, "set_default_device", call_instead(lambda original, device: original(_here(device)))
     yield distributed, "broadcast_object_list", lambda _: _do_nothing
     yield _TorchDynamoContext, "__init__", call_after(_leave_mode_for_calls)
 
