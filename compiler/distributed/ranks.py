@@ -254,6 +254,8 @@ def _where(call: Collective | None) -> str:
     """A collective with its line: `all_reduce (train.py:31: dist.all_reduce(x))`."""
     if call is None:
         return ""
-    line = call.lines[0] if call.lines else None
-    code = f": {line.code}" if line is not None and line.code else ""
-    return f"{call.kind} ({line.file}:{line.line}{code})" if line is not None else call.kind
+    if not call.lines:
+        return call.kind
+    line = next((line for line in call.lines if not line.file.startswith("torch/")), call.lines[0])
+    code = f": {line.code}" if line.code and not line.file.startswith("torch/") else ""
+    return f"{call.kind} ({line.file}:{line.line}{code})"
