@@ -56,6 +56,7 @@ _OF_TORCHS_GENERATOR = {"get_rng_state", "set_rng_state", "seed", "initial_seed"
 _TYPES = {"tensor": "torch.Tensor", "array": "torch.Tensor", "tensors": "list[torch.Tensor]", "text": "str",
           "numbers": "list[torch.Tensor]"}  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef,)
+_NEW_SIZE = "torch.library.get_ctx().new_dynamic_size()"
 
 
 def operator_suggestions(search: Search, site: Site) -> Iterator[Suggestion]:
@@ -413,11 +414,12 @@ class _Operator:
         if kind.form == "number":
             return [f"return torch.empty((), dtype={'torch.float64' if kind.type is float else 'torch.int64'})"]
         if kind.form == "integers":
-            return ["size = torch.library.get_ctx().new_dynamic_size()", "return torch.empty(size, dtype=torch.int64)"]
+            return [f"size = {_NEW_SIZE}", "return torch.empty(size, dtype=torch.int64)"]
+        rows = [f"size = {_NEW_SIZE}"] if self.has_dynamic_rows else []
         if kind.form != "tensors":
-            return [f"return {self._empty(list(self.kinds))}"]
+            return [*rows, f"return {self._empty(list(self.kinds))}"]
         parts = [self._empty([each.parts[n] for each in self.kinds]) for n in range(len(kind.parts))]
-        return [f"return {', '.join(parts)},"]
+        return [*rows, f"return {', '.join(parts)},"]
 
     def _empty(self, kinds: Sequence[ValueKind]) -> str:
         """Code for an empty tensor like the results."""
@@ -430,14 +432,15 @@ class _Operator:
     def _size(self, sizes: Sequence[int], dimension: int) -> str:
         """Code for one size of a result: a size of an argument, a number that is always the same, or data-dependent."""
         if self.has_dynamic_rows and dimension == 0:
-            return "torch.library.get_ctx().new_dynamic_size()"
+            parts = self.kinds[0].parts
+            return "size" if sizes[0] == (parts[0] if parts else self.kinds[0]).shape[0] else _NEW_SIZE
         tensors = [each for each in self.outline.arguments if each.kind.form in ("tensor", "array")]
         places = [(each, n) for each in tensors for n in range(len(each.kind.shape)) if _has_sizes(each, n, sizes)]
         rank = len(self.kinds[0].shape)
         alike = [place for place in places if len(place[0].kind.shape) == rank and place[1] == dimension]
         for each, n in alike or (places if max(sizes) > 1 else []):
             return f"{each.name}.shape[{n}]"
-        return str(sizes[0]) if len(set(sizes)) == 1 else "torch.library.get_ctx().new_dynamic_size()"
+        return str(sizes[0]) if len(set(sizes)) == 1 else _NEW_SIZE
 
 
 def _has_sizes(argument: Argument, dimension: int, sizes: Sequence[int]) -> bool:

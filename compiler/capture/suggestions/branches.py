@@ -183,8 +183,37 @@ def _operands(test: ast.expr) -> list[ast.expr]:
 
 
 def can_combine(test: ast.expr) -> bool:
-    """Whether a condition can be a tensor: `&` and `|` can replace `and` and `or` only between booleans."""
-    return not isinstance(test, ast.BoolOp) or is_boolean(test)
+    """Whether a condition can be a tensor: `&` and `|` can replace `and` and `or` only between booleans.
+
+    Unlike `and`, `&` computes both sides: not if the first one protects the second, as in `x is not None and x.any()`.
+    """
+    return not isinstance(test, ast.BoolOp) or (is_boolean(test) and not _protecting_operands(test))
+
+
+def _protecting_operands(test: ast.BoolOp) -> list[ast.expr]:
+    """The first operands of `and` and `or` that say whether later ones can be computed."""
+    count = 0
+    for number, value in enumerate(test.values[:-1], 1):
+        subject = _checked_object(value)
+        later = [part for other in test.values[number:] for part in ast.walk(other)]
+        if "len" in {getattr(part, "id", "") for part in ast.walk(value)}:  # it protects items alone
+            later = [part.value for part in later if isinstance(part, ast.Subscript)]
+        if subject is not None and ast.dump(subject) in map(ast.dump, later):
+            count = number
+    return test.values[:count]
+
+
+def _checked_object(node: ast.expr) -> ast.expr | None:
+    """`x` of `x is None`, `isinstance(x, …)`, `hasattr(x, …)`, `len(x) > …` and their negations; else None."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _checked_object(operand)
+        case ast.Compare(left=subject, ops=[ast.Is() | ast.IsNot()]):
+            return subject
+        case ast.Compare(left=ast.Call() as call) | (ast.Call() as call):
+            is_check = last_name(call) in ("isinstance", "hasattr", "len") and bool(call.args)
+            return call.args[0] if is_check else None
+    return None
 
 
 def _choices(statement: ast.If) -> list[tuple[str, str, str]]:
@@ -336,18 +365,32 @@ def logical(case: Case) -> Lines | None:
 
 
 def assert_in_graph(case: Case) -> Lines | None:
-    """Rewrite `assert c, message` and `if c: raise ...` as the graph node `torch._assert_async(c, "message")`."""
+    """Rewrite `assert c, message` and `if c: raise ...` as the graph node `torch._assert_async(c, "message")`.
+
+    `if x is not None and c: raise ...` keeps its first part: `if x is not None: torch._assert_async(c, "message")`.
+    """
+    own = case.statement.test if isinstance(case.statement, ast.If) else None
+    guards = _protecting_operands(own) if isinstance(own, ast.BoolOp) and isinstance(own.op, ast.And) else []
     match case.statement:
         case ast.Assert(test=test, msg=message):
             condition = condition_code(case, test)
         case ast.If(test=test, body=[ast.Raise(exc=error)], orelse=[]):
+            if guards and isinstance(test, ast.BoolOp):
+                rest = test.values[len(guards) :]
+                test = rest[0] if len(rest) == 1 else ast.copy_location(ast.BoolOp(ast.And(), rest), rest[0])
             condition = _negate(case, test)
             message = error.args[0] if isinstance(error, ast.Call) and error.args else None
         case _:
             return None
     if not can_combine(test):
         return None
-    return put_code(case, case.statement, f"torch._assert_async({condition}, {_message(case, message, test)})")
+    check = f"torch._assert_async({condition}, {_message(case, message, test)})"
+    if guards:
+        if case.text(case.statement).startswith("elif"):
+            return None
+        kept = " and ".join(map(ast.unparse, guards))
+        check = f"if {kept}:\n{' ' * (case.statement.col_offset + 4)}{check}"
+    return put_code(case, case.statement, check)
 
 
 def checks(case: Case) -> bool:

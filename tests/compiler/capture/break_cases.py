@@ -103,6 +103,7 @@ CASES = (
     Broken(BRANCH, body("if «y.mean() > 0»:", "    y = y * 3"), word="torch.where"),
     Broken(BRANCH, body("if «0 < y.sum() < 99»:", "    y = y * 3"), word="torch.where"),
     Broken(BRANCH, body("if x is not None and «(y > 0).any()»:", "    y = y * 3"), word="torch.where"),
+    Broken(BRANCH, body("if y is not None and «(y > 99).any()»:", "    raise ValueError"), word="Check it"),
     Broken(
         BRANCH,
         body("if (", "    len(x) > 2", "    and not («(y > 9).all()» or len(x) > 8)", "):", "    y = y * 3"),

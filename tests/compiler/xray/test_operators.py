@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 import torch
 
 from compiler.record import Fix
+from compiler.xray.operators import _Operator
+from compiler.xray.outline import Outline
+from compiler.xray.value_kinds import ValueKind
 from tests.compiler.broken import function
 from tests.compiler.xray.test_fixes import X, only, tried, x_rayed
 
@@ -136,6 +140,14 @@ def test_state_of_torchs_generator_is_in_no_operator() -> None:
 def test_operator_that_changes_its_argument_is_no_fix() -> None:
     fix = only("def f(x):\n    y = x * 2\n    np.add.at(y.numpy(), [0], 9.0)\n    return y + 1\n")
     assert not fix.suggestion or not fix.suggestion.definitions or fix.state == "no fix known"
+
+
+def test_operator_has_data_dependent_rows_although_they_were_alike() -> None:
+    pair = ValueKind("tensors", tuple, parts=(ValueKind("tensor", torch.Tensor, (2,), torch.int64, "cpu"),) * 2)
+    outline = Outline((), (), ast.parse("torch.where(mask)", mode="eval").body, ())
+    text = _Operator("where_line_1", "own", outline, [pair, pair], (), True).definition([], lambda _: False)
+    empty = "torch.empty((size,), dtype=torch.int64, device='cpu')"
+    assert f"    size = torch.library.get_ctx().new_dynamic_size()\n    return {empty}, {empty},\n" in text
 
 
 def test_operators_are_forgotten() -> None:
