@@ -32,7 +32,7 @@ _WRAPPERS: tuple[tuple[re.Pattern[str], str, str], ...] = (
         "Nothing has to change: with FullyShardedDataParallel, one graph for each wrapped module is what to expect.",
     ),
     (
-        re.compile(r"/nn/parallel/distributed\.py"),
+        re.compile(r"/nn/parallel/distributed\.py|DistributedDataParallel\._"),
         "{code} is part of DistributedDataParallel, whose logging and reducer stay out of graphs by design.",
         "Nothing has to change: the module inside is compiled, in a graph for each bucket. For no break at all, "
         "compile the module and wrap it then: DistributedDataParallel(torch.compile(model)).",

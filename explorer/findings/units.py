@@ -24,10 +24,10 @@ def fsdp_finding(record: Record) -> Finding | None:
         return None
     reader = _Units(record)
     rows = tuple(map(reader.fsdp_row, units))
-    head = ("unit", "parameters", "whole", "kept here", "forward", "after it", "backward", "gradients", "graphs")
+    head = ("unit", "whole", "kept", "forward gathers", "then", "backward gathers", "reduces", "graphs")
     document: list[Parts] = [
         Text(reader.fsdp_words(units), "lead"),
-        Table(head, rows, right=(1, 2, 3), label="Units of FSDP"),
+        Table(head, rows, right=(1, 2, 3, 5, 6), label="Units of FSDP"),
         Items(tuple(reader.fsdp_notes(units)), bullet="- "),
     ]
     entities = {unit.id: reader.entity(unit) for unit in units}
@@ -43,7 +43,7 @@ def ddp_finding(record: Record) -> Finding | None:
     document: list[Parts] = [Text(_ddp_words(record), "lead")]
     if units:
         rows = tuple(map(reader.ddp_row, units))
-        document.append(Table(("graph", "begins at", "parameters", "bytes", ""), rows, right=(2, 3), label="Buckets"))
+        document.append(Table(("graph", "begins at", "bytes", "parameters"), rows, right=(2,), label="Buckets"))
     document += list(_plan_tables(record.bucket_plans))
     entities = {unit.id: reader.entity(unit) for unit in units}
     used = [plan for plan in record.bucket_plans if plan.is_used]
@@ -76,7 +76,8 @@ class _Units:
         parts += [f"reduces {size_text(reduced)} of gradients"] if reduced else []
         kept, whole = sum(unit.shard_bytes for unit in units), sum(unit.bytes for unit in units)
         return (
-            f"FSDP shards {pluralize(len(units), 'unit')}: this rank keeps {size_text(kept)} of {size_text(whole)}. "
+            f"FSDP shards {pluralize(len(units), 'unit')} over {_mesh(units)}: this rank keeps {size_text(kept)} of "
+            f"{size_text(whole)}. "
             f"A step {' and '.join(parts) or 'calls no collective'}, in hooks outside of the graphs."
         )
 
@@ -94,15 +95,14 @@ class _Units:
 
     def fsdp_row(self, unit: Unit) -> Row:
         """Row of a unit of FSDP."""
-        mesh = f"{unit.shards} shards" + (f" × {unit.replicas} replicas" if unit.replicas > 1 else "")
+        ahead = (" ", Tag("prefetched", "muted")) if unit.prefetched and unit.gathers_again else ()
         cells: tuple[Words, ...] = (
-            (Tag(unit_name(unit), "code"), Tag(f" {mesh}", "muted")),
-            f"{len(unit.parameters)}",
+            Tag(unit_name(unit), "code"),
             size_text(unit.bytes),
             size_text(unit.shard_bytes),
             self._gather_words(unit, "forward"),
             _after_words(unit),
-            self._gather_words(unit, "backward"),
+            (self._gather_words(unit, "backward"), *ahead),
             self._reduce_words(unit),
             self._links(unit),
         )
@@ -114,11 +114,12 @@ class _Units:
         place: Words = ""
         if first is not None:
             link = line_link(str(first.attrs.get("file", "")), int(first.attrs["line"]), self.lines)
-            module = (" ", Tag(str(first.attrs["module"]), "muted")) if first.attrs.get("module") else ()
-            place = (link, *module, " ", Tag(str(first.attrs.get("code", "")).strip(), "code"))
+            module = (" ", Tag(str(first.attrs["module"]), "code")) if first.attrs.get("module") else ()
+            place = (link, *module)
+        name = unit.name.removeprefix("bucket ")
+        graph = Link(name, open=f"captured[{unit.graphs[0]}]", title=f"Open the captured graph {unit.graphs[0]}")
         size = (size_text(unit.bytes), Bar(((unit.bytes, "now"),), "buckets"))
-        cells = ((Tag(unit.name, "strong"), " ", *self._links(unit)), place, str(len(unit.parameters)), size,
-                 Tag(_short(unit.parameters), "muted"))  # fmt: skip
+        cells = (graph, place, size, Tag(_short(unit.parameters), "muted"))
         return Row(cells, (unit.id,), title=", ".join(unit.parameters))
 
     def _of(self, unit: Unit) -> list[Collective]:
@@ -130,17 +131,14 @@ class _Units:
 
     def _gather_words(self, unit: Unit, half: str) -> str:
         size = self._sum([unit], "all_gather", half)
-        if not size:
-            return "no gather" if half == "forward" or unit.policy == "kept" else "not gathered"
-        ahead = ", prefetched" if unit.prefetched and half == "backward" else ""
-        return f"gathers {size_text(size)} {unit.gathered_as}{ahead}"
+        return size_text(size) + _other_dtype(unit.gathered_as, unit) if size else "nothing"
 
     def _reduce_words(self, unit: Unit) -> str:
         scattered = self._sum([unit], "reduce_scatter", "backward", given=True)
         reduced = self._sum([unit], "all_reduce", "backward")
-        parts = [f"reduce-scatter {size_text(scattered)} {unit.reduced_as}"] if scattered else []
-        parts += [f"all-reduce {size_text(reduced)}"] if reduced else []
-        return ", ".join(parts) or "none"
+        parts = [size_text(scattered) + _other_dtype(unit.reduced_as, unit)] if scattered else []
+        parts += [f"{size_text(reduced)} over {pluralize(unit.replicas, 'replica')}"] if reduced else []
+        return ", then ".join(parts) or "nothing"
 
     def _links(self, unit: Unit) -> tuple[Link | str, ...]:
         links = [Link(f"{graph}", open=f"captured[{graph}]", title=f"Open the captured graph {graph}")
@@ -153,8 +151,22 @@ def unit_name(unit: Unit) -> str:
     return unit.name or "the root module"
 
 
+def _mesh(units: Sequence[Unit]) -> str:
+    """The sizes of the mesh, of all units that have the same."""
+    sizes = dict.fromkeys((unit.shards, unit.replicas) for unit in units)
+    words = (
+        f"{shards} ranks" + (f" in each of {replicas} replicas" if replicas > 1 else "") for shards, replicas in sizes
+    )
+    return " or ".join(words)
+
+
 def _after_words(unit: Unit) -> str:
     return {"kept": "kept until the backward", "freed": "freed"}.get(unit.policy, unit.policy)
+
+
+def _other_dtype(dtype: str, unit: Unit) -> str:
+    """The dtype of a collective, if the parameters are stored in another."""
+    return f" {dtype}" if dtype and dtype != unit.dtype else ""
 
 
 def _calls(artifact: Artifact | None) -> list[Entity]:
