@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -35,6 +35,8 @@ _KINDS = ("reduce_scatter", "all_gather", "allgather", "all_reduce", "allreduce"
 _NAMES = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all"}
 _LATER = ("timing", "source")
 
+Stages = Callable[[str], tuple[str, ...]]
+"""The stages to record of a case; () for all."""
 Bytes = dict[str, list[int]]
 """By kind of collective: how many, and the bytes of their inputs."""
 
@@ -131,36 +133,41 @@ def real(rank: int, world: int, store: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def run_rank(rank: int, world: int, folder: Path, names: Sequence[str], stages: tuple[str, ...]) -> None:
+def run_rank(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
     """The process of one rank: all cases with gloo and, in a fork, simulated; the results are in files of the folder.
 
     Both start from one state: which of two equal mesh arguments torch names in a graph depends on earlier compilations.
     """
     torch.set_num_threads(1)
-    pairs = [tuple(name.split(":")) for name in names]
+    pairs = {name: name.split(":") for name in names}
     simulation = os.fork()
     if simulation == 0:
         code = 1
         try:
             with simulated(rank, world):
-                found = {":".join(pair): result_of(*pair, world, stages) for pair in pairs}
+                found = {name: result_of(*pair, world, stages(name)) for name, pair in pairs.items()}
             (folder / f"{rank}.fake").write_text(json.dumps(found))
             code = 0
         finally:
             os._exit(code)
     with real(rank, world, str(folder / "store")):
-        found = {":".join(pair): result_of(*pair, world, stages) for pair in pairs}
-        eager = {":".join(pair): count_eager(*pair, world) for pair in pairs}
+        found = {name: result_of(*pair, world, stages(name)) for name, pair in pairs.items()}
+        eager = {name: count_eager(*pair, world) for name, pair in pairs.items()}
     (folder / f"{rank}.real").write_text(json.dumps(found))
     (folder / f"{rank}.eager").write_text(json.dumps(eager))
     if os.waitstatus_to_exitcode(os.waitpid(simulation, 0)[1]):
         raise RuntimeError(f"the simulation of rank {rank} failed")
 
 
-def run_ranks(world: int, names: Sequence[str], stages: Sequence[str] = ()) -> dict[int, Any]:
-    """Run all ranks, each in a process; the results by rank. Raises RuntimeError if one fails."""
+def run_ranks(
+    world: int, names: Sequence[str], stages: Sequence[str] = (), whole: Sequence[str] = ()
+) -> dict[int, Any]:
+    """Run all ranks, each in a process; the results by rank. Raises RuntimeError if one fails.
+
+    `stages` are recorded, or all; cases in `whole` record all stages in any case.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "benchmarks.rank_fidelity", *names, "--stages", *stages]
+        words = [sys.executable, "-m", "benchmarks.rank_fidelity", *names, "--stages", *stages, "--whole", *whole]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         processes = [
             subprocess.Popen([*words, "--child", str(rank), str(world), folder], env=environment)
@@ -215,17 +222,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="MODEL:WRAP; all without")
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--stages", nargs="*", default=[], help="stages to record; all without")
+    parser.add_argument("--whole", nargs="*", default=[], help="cases of which all stages are recorded with --stages")
     parser.add_argument("--json", type=Path, help="a file for the results")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args(words)
     names = args.names or [":".join(case) for case in cases()]
     if args.child:
         rank, world, folder = args.child
-        run_rank(int(rank), int(world), Path(folder), names, tuple(args.stages))
+        stages = tuple(args.stages)
+        run_rank(int(rank), int(world), Path(folder), names, lambda name: () if name in args.whole else stages)
         return
     results = {}
     for world in args.ranks:
-        for rank, found in run_ranks(world, names, args.stages).items():
+        for rank, found in run_ranks(world, names, args.stages, args.whole).items():
             results |= {f"{name} {rank}/{world}": compare(found[name]) for name in names}
     print("\n".join(table(results)))
     verdicts = Counter((not each["differing"], each["as_counted"]) for each in results.values())

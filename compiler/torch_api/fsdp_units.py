@@ -6,7 +6,7 @@ on the stack when they call a collective, so units are read from frames of torch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
@@ -83,19 +83,17 @@ def wrapped_module(frame: FrameType) -> Any:
 def _unit_of_group(group: FSDPParamGroup) -> FsdpUnit:
     parameters = group.fsdp_params
     mesh = group.mesh_info
-    policy = getattr(group, "mp_policy", None)
-    stored = _dtypes(each.orig_dtype for each in parameters)
-    gathered, reduced = getattr(policy, "param_dtype", None), getattr(policy, "reduce_dtype", None)
-    reduced = reduced or gathered
+    gathered = [each.param_dtype or each.orig_dtype for each in parameters]
+    reduced = [each.reduce_dtype or dtype for each, dtype in zip(parameters, gathered, strict=True)]
     return FsdpUnit(
         wrapper="fully_shard",
         name=group._module_fqn or "",
         parameters=tuple(each._param_fqn or each._module_info.param_name for each in parameters),
         bytes=sum(each._orig_size.numel() * each.orig_dtype.itemsize for each in parameters),
         shard_bytes=sum(each._sharded_param_data.numel() * each.orig_dtype.itemsize for each in parameters),
-        dtype=stored,
-        gathered_as=dtype_name(gathered) if gathered else stored,
-        reduced_as=dtype_name(reduced) if reduced else stored,
+        dtype=_dtypes(each.orig_dtype for each in parameters),
+        gathered_as=_dtypes(gathered),
+        reduced_as=_dtypes(reduced),
         policy=_policy_of_group(group),
         shards=getattr(mesh, "shard_mesh_size", 1),
         replicas=getattr(mesh, "replicate_mesh_size", 1),
@@ -135,7 +133,7 @@ def _unit_of_handle(handle: Any, states: Sequence[Any]) -> FsdpUnit:
     )
 
 
-def _dtypes(found: Iterator[torch.dtype]) -> str:
+def _dtypes(found: Iterable[torch.dtype]) -> str:
     return ", ".join(dict.fromkeys(map(dtype_name, found)))
 
 

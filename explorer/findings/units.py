@@ -24,10 +24,10 @@ def fsdp_finding(record: Record) -> Finding | None:
         return None
     reader = _Units(record)
     rows = tuple(map(reader.fsdp_row, units))
-    head = ("unit", "whole", "kept", "forward gathers", "then", "backward gathers", "reduces", "graphs")
+    head = ("unit", "whole", "kept", "gathers", "then", "gathers again", "reduces", "graph")
     document: list[Parts] = [
         Text(reader.fsdp_words(units), "lead"),
-        Table(head, rows, right=(1, 2, 3, 5, 6), label="Units of FSDP"),
+        Table(head, rows, right=(1, 2, 3), label="Units of FSDP"),
         Items(tuple(reader.fsdp_notes(units)), bullet="- "),
     ]
     entities = {unit.id: reader.entity(unit) for unit in units}
