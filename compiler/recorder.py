@@ -23,7 +23,7 @@ from torch.fx import GraphModule
 from compiler.autograd.stage import AutogradStage
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.break_log import BreakLog
-from compiler.capture.breaks import is_by_design
+from compiler.capture.by_design import is_by_design
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
 from compiler.capture.error_words import first_lines, hint_of

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from compiler.advise.facts import Advice, Change, Evidence, Gain, seconds
 from compiler.advise.reading import Reading
 from compiler.advise.waiting import CALL_SECONDS
+from compiler.capture.by_design import is_by_design
 from compiler.capture.function_names import function_name
 from compiler.record import GraphBreak, Recompile, Span, Symbol
 from compiler.record.plain_text import pluralize, size_text
@@ -18,10 +19,11 @@ PLAIN_WORDS = {
 
 
 def breaks(reading: Reading) -> Iterator[Advice]:
-    """Report graph breaks, with the measured or estimated time that each costs, if known."""
+    """Report graph breaks that can be avoided, with the measured or estimated time that each costs, if known."""
     groups: dict[tuple[str, str, int], list[GraphBreak]] = {}
     for found in reading.record.breaks:
-        groups.setdefault((found.kind, found.file, found.line), []).append(found)
+        if not is_by_design(found):
+            groups.setdefault((found.kind, found.file, found.line), []).append(found)
     yield from (_break(reading, group) for group in groups.values())
 
 
@@ -71,7 +73,8 @@ def recompiles(reading: Reading) -> Iterator[Advice]:
     """Report recompilations: their cost, and how to avoid them."""
     groups: dict[tuple[str, str, str], list[Recompile]] = {}
     for found in reading.record.recompiles:
-        groups.setdefault((found.function, found.cause, found.argument), []).append(found)
+        if not is_by_design(found):
+            groups.setdefault((found.function, found.cause, found.argument), []).append(found)
     yield from (_recompile(reading, group) for group in groups.values())
 
 

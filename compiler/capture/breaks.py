@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from compiler.capture.by_design import WRAPPERS
 from compiler.capture.function_names import function_name
 from compiler.capture.sources import SourceBook, is_installed, is_standard
 from compiler.capture.suggestions import Advice, Case, advise, case_of, kind_in_rules, narrow_to_header, quoted_code
@@ -18,27 +19,6 @@ from compiler.record import GraphBreak, Span, Suggestion
 from compiler.record.break_facts import BreakFacts, Place, is_dynamo
 
 _TORCH = f"{Path(str(found.origin)).parent}/" if (found := find_spec("torch")) else "/torch/"
-_WRAPPERS: tuple[tuple[re.Pattern[str], str, str], ...] = (
-    (
-        re.compile(r"skipping FSDP hooks|FSDPState|/_fully_shard/"),
-        "{code} runs hooks of FSDP, which gather and reduce parameters, and stay out of graphs by design.",
-        "Nothing has to change: with fully_shard, one graph for each wrapped module is what to expect. For no break at "
-        "all, compile each block, and not the whole model, before it is wrapped: block = torch.compile(block, "
-        "fullgraph=True), then fully_shard(block).",
-    ),
-    (
-        re.compile(r"/distributed/fsdp/"),
-        "{code} is part of FullyShardedDataParallel, whose hooks stay out of graphs by design.",
-        "Nothing has to change: with FullyShardedDataParallel, one graph for each wrapped module is what to expect.",
-    ),
-    (
-        re.compile(r"/nn/parallel/distributed\.py|DistributedDataParallel\._"),
-        "{code} is part of DistributedDataParallel, whose logging and reducer stay out of graphs by design.",
-        "Nothing has to change: the module inside is compiled, in a graph for each bucket. For no break at all, "
-        "compile the module and wrap it then: DistributedDataParallel(torch.compile(model)).",
-    ),
-)
-"""Wrappers of torch that break graphs on purpose: what torch's message or the innermost file has, and what to say."""
 _PARTS = {
     "/distributed/": "torch.distributed keeps its hooks and collectives out of graphs. ",
     "/optim/": "Optimizers keep their updates out of the graphs around them. ",
@@ -132,17 +112,11 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outerm
     return replace(found, what=f"{quoted_code(span_of(own, book).code)} leads to this: {found.what}")
 
 
-def is_by_design(found: GraphBreak) -> bool:
-    """Whether FSDP or DDP makes a break on purpose, so that nothing has to change."""
-    texts = {text for _, _, text in _WRAPPERS}
-    return any(item.text in texts for item in found.suggestions)
-
-
 def _advice_on_wrapper(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Advice | None:
     """Advice for a break that FSDP or DDP makes on purpose; None for others."""
     own = next((place for place in reversed(places) if not is_installed(place.file)), places[-1])
     innermost = next((place.file for place in reversed(places) if not is_standard(place.file)), "")
-    for pattern, what, text in _WRAPPERS:
+    for pattern, what, text in WRAPPERS:
         if pattern.search(facts.message) or pattern.search(innermost):
             code = quoted_code(span_of(own, book).code)
             return Advice(what.replace("{code}", code), (Suggestion(text),))
