@@ -57,6 +57,21 @@ COLUMNS: Final[dict[str, Columns]] = {
         ("Int64", "line"),
         ("string", "reasons id"),
     ),
+    "units": columns(
+        ("string", "name wrapper"),
+        ("Int64", "parameters bytes shard_bytes gathered gathered_again reduced"),
+        ("category", "policy"),
+        ("boolean", "prefetched"),
+        ("string", "dtype gathered_as reduced_as"),
+        ("Int64", "shards replicas"),
+        ("string", "graphs id"),
+    ),
+    "buckets": columns(
+        ("Float64", "cap_mb"),
+        ("boolean", "is_used"),
+        ("Int64", "graphs reductions"),
+        ("string", "graph_bytes reduction_bytes graph"),
+    ),
     "frames": columns(
         ("string", "id function"),
         ("Int64", "line"),

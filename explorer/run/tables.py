@@ -24,6 +24,7 @@ from compiler.record import (
     Recompile,
     Record,
     Symbol,
+    Unit,
 )
 from explorer.reading.cause import closest_failure, condition_text, culprit_code, place_and_code, users_place
 from explorer.reading.data_frames import count_table, facts_table, own_cells, table_of
@@ -367,11 +368,49 @@ def steps(record: Record) -> pd.DataFrame:
     return table_of("steps", rows)
 
 
+def units(record: Record) -> pd.DataFrame:
+    """One row per unit of FSDP, or bucket of DDP's graphs: its bytes, and the bytes of its collectives.
+
+    `shard_bytes` are kept by this rank between steps. `gathered`, `gathered_again` and `reduced` are bytes of one step:
+    gathered in the forward and in the backward, and gradients put into collectives. `policy` is what happens to
+    gathered parameters after the forward.
+    """
+    return table_of("units", [_unit_row(unit, record) for unit in record.units])
+
+
+def _unit_row(unit: Unit, record: Record) -> dict[str, Any]:
+    mine = [found for found in record.collectives if found.id in unit.collectives]
+    sent = {half: sum(found.output_bytes for found in mine if (found.kind, found.half) == ("all_gather", half))
+            for half in ("forward", "backward")}  # fmt: skip
+    return own_cells("units", unit) | {
+        "parameters": len(unit.parameters),
+        "gathered": sent["forward"],
+        "gathered_again": sent["backward"],
+        "reduced": sum(found.input_bytes for found in mine if "reduce" in found.kind),
+        "graphs": ", ".join(unit.graphs),
+    }
+
+
+def buckets(record: Record) -> pd.DataFrame:
+    """One row per `bucket_cap_mb` of DistributedDataParallel: how many graphs and all_reduces it makes, with bytes."""
+    rows = [
+        own_cells("buckets", plan)
+        | {
+            "graphs": len(plan.graphs),
+            "reductions": len(plan.reductions),
+            "graph_bytes": ", ".join(map(str, plan.graphs)),
+            "reduction_bytes": ", ".join(map(str, plan.reductions)),
+        }
+        for plan in record.bucket_plans
+    ]
+    return table_of("buckets", rows)
+
+
 TABLES: dict[str, Callable[[Record], pd.DataFrame]] = {
     table.__name__: table
     for table in (
         breaks, recompiles, guards, symbols, frames, graphs, ops, decisions, saved, kernels, binaries, checks, problems,
-        steps,
+        steps, units, buckets,
     )
 }  # fmt: skip
 

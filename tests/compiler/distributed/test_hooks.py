@@ -27,6 +27,7 @@ from compiler.record import CollectiveKind, Record
 from compiler.record.options import Options
 from compiler.torch_api.hook_collectives import METHODS
 from explorer.findings.units import ddp_finding, fsdp_finding
+from explorer.run import tables
 
 SIZE, WORLD = 16, 8
 BLOCK = 4 * (2 * 4 * SIZE * SIZE + 4 * SIZE + SIZE)
@@ -119,6 +120,8 @@ def test_fsdp2_units_have_policy_and_graph(fsdp2: Record) -> None:
         assert unit.parameters[0] == f"{unit.name}.up.weight"
         assert unit.graphs
         assert len(unit.collectives) == 3
+    table = tables.units(fsdp2)
+    assert list(table["gathered"]) == list(table["gathered_again"]) == list(table["reduced"]) == [BLOCK, BLOCK]
     found = fsdp_finding(fsdp2)
     assert found is not None
     assert "blocks.1" in found.artifact.text
@@ -175,6 +178,7 @@ def test_ddp_reduces_in_a_simulated_backward(rank: None) -> None:
     assert [len(plan.graphs) for plan in record.bucket_plans] == sorted(
         (len(plan.graphs) for plan in record.bucket_plans), reverse=True
     )
+    assert list(tables.buckets(record)["graphs"]) == [len(plan.graphs) for plan in record.bucket_plans]
     assert record.breaks
     assert all(map(is_by_design, record.breaks))
     step.model.register_comm_hook(None, lambda _, bucket: bucket.buffer())  # it still has none
