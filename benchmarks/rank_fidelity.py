@@ -70,8 +70,8 @@ def counted(record: Record) -> Bytes:
     counts: Bytes = {}
     for found in record.collectives:
         count = counts.setdefault(found.kind, [0, 0])
-        count[0] += found.tensors if found.origin == "graph" and found.tensors > 1 else 1
-        count[1] += found.input_bytes
+        count[0] += found.calls
+        count[1] += found.calls * found.input_bytes
     return counts
 
 

@@ -103,7 +103,9 @@ class HookLog:
         found = list(_placed(events, _graphs_of_units(events)))
         hooks = list(_collectives(found, book))
         builder.groups |= {each.call.group.name: each.call.group for each in found}
-        builder.collectives[:] = merge(builder.collectives, found, hooks)
+        runs = Counter(event.graph for event in events if isinstance(event, GraphRun))
+        of_graphs = [replace(each, calls=max(runs[each.graph], 1)) for each in builder.collectives]
+        builder.collectives[:] = merge(of_graphs, found, hooks)
         builder.units.extend(self.units.values())
         builder.units.extend(_fsdp_units(found, hooks))
         builder.bucket_plans.extend(self.plans)

@@ -187,7 +187,7 @@ def _check_collective(found: Collective, path: str) -> None:
     for name in ("input_bytes", "output_bytes"):
         size = getattr(found, name)
         _expect(0 <= size <= MOST_BYTES, f"Expected from 0 to {MOST_BYTES:,} bytes", f"{path}.{name}")
-    for name in ("group_size", "tensors", "order"):
+    for name in ("group_size", "tensors", "order", "calls"):
         fits = 0 <= getattr(found, name) <= MOST_RANKS
         _expect(fits, f"Expected a number from 0 to {MOST_RANKS:,}", f"{path}.{name}")
     is_time = found.seconds is None or 0 <= found.seconds < MOST_SECONDS

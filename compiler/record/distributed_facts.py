@@ -76,6 +76,8 @@ class Collective:
     hidden_by: tuple[str, ...] = ()
     origin: CollectiveOrigin = "graph"
     order: int = 0
+    calls: int = 1
+    """How often the step calls it: a graph that several blocks share runs once for each."""
 
     @property
     def bytes(self) -> int:

@@ -17,6 +17,7 @@ if not dist.is_available():
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from compiler.advise import advise
@@ -134,6 +135,27 @@ def test_fsdp2_cards_ask_for_no_edit(fsdp2: Record) -> None:
     assert fsdp2.recompiles
     assert all(map(is_by_design, fsdp2.recompiles))
     assert not [found for found in advise(fsdp2) if found.rule in ("break", "recompile")]
+
+
+def test_collectives_of_a_shared_graph_are_counted(rank: None) -> None:
+    mesh = init_device_mesh("cpu", (WORLD,))
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+
+    class Shared(Blocks):
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                torch._dynamo.graph_break()
+                x = block(x)
+            return x
+
+    model = Shared(count=3)
+    for block in model.blocks:
+        parallelize_module(block, mesh, plan)  # type: ignore[arg-type]
+    with Exploration(Options(stages=("captured", "forward", "backward"))) as exploration:
+        exploration.compile(model)(torch.randn(4, SIZE)).sum().backward()
+    forward = [found for found in exploration.record.collectives if found.half == "forward"]
+    assert sum(found.calls for found in forward) == 3
+    assert max(found.calls for found in forward) == 2
 
 
 def test_mixed_precision_and_replicas(rank: None) -> None:
