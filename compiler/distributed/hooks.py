@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -137,15 +137,15 @@ def _graphs_of_units(events: Iterable[HookCall | GraphRun]) -> dict[FsdpUnit, tu
 
 
 def _placed(events: Sequence[HookCall | GraphRun], graphs: dict[FsdpUnit, tuple[str, ...]]) -> Iterator[PlacedCall]:
+    later = deque(event.graph for event in events if isinstance(event, GraphRun))
     runs: list[str] = []
-    for index, event in enumerate(events):
+    for event in events:
         if isinstance(event, GraphRun):
-            runs.append(event.graph)
+            runs.append(later.popleft())
             continue
         own = graphs.get(event.unit, ()) if event.unit else ()
-        later = (each.graph for each in events[index:] if isinstance(each, GraphRun))
-        graph = (own[-1] if own else "") if event.in_backward else own[0] if own else next(later, "")
-        yield PlacedCall(event, graph, tuple(runs))
+        following = later[0] if later and not event.in_backward else ""
+        yield PlacedCall(event, own[-1 if event.in_backward else 0] if own else following, tuple(runs))
         runs.clear()
 
 
