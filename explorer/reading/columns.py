@@ -57,21 +57,6 @@ COLUMNS: Final[dict[str, Columns]] = {
         ("Int64", "line"),
         ("string", "reasons id"),
     ),
-    "units": columns(
-        ("string", "name wrapper"),
-        ("Int64", "parameters bytes shard_bytes gathered gathered_again reduced"),
-        ("category", "policy"),
-        ("boolean", "prefetched"),
-        ("string", "dtype gathered_as reduced_as"),
-        ("Int64", "shards replicas"),
-        ("string", "graphs id"),
-    ),
-    "buckets": columns(
-        ("Float64", "cap_mb"),
-        ("boolean", "is_used"),
-        ("Int64", "graphs reductions"),
-        ("string", "graph_bytes reduction_bytes graph"),
-    ),
     "frames": columns(
         ("string", "id function"),
         ("Int64", "line"),
@@ -160,6 +145,21 @@ COLUMNS: Final[dict[str, Columns]] = {
 each number that its passes report, `binaries` an extra `Int64` column (`mix_load`) for each class of instructions."""
 
 ASKED: Final[dict[str, Columns]] = {
+    "units": columns(
+        ("string", "name wrapper"),
+        ("Int64", "parameters bytes shard_bytes gathered gathered_again reduced"),
+        ("category", "policy"),
+        ("boolean", "prefetched"),
+        ("string", "dtype gathered_as reduced_as"),
+        ("Int64", "shards replicas"),
+        ("string", "graphs id"),
+    ),
+    "buckets": columns(
+        ("Float64", "cap_mb"),
+        ("boolean", "is_used"),
+        ("Int64", "graphs reductions"),
+        ("string", "graph_bytes reduction_bytes graph"),
+    ),
     "steps": columns(
         ("string", "frame"),
         ("Int64", "attempt depth"),
