@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import compiler.torch_api.all_of_inductor  # noqa: F401 - first, as it takes longest
-from compiler.calls.call import Call, call_again
+from compiler.calls.call import Call, Surroundings, call_again
 from compiler.calls.copies import GIVE_VALUES, NO_VALUES
 from compiler.calls.explored import Explored, cannot_repeat
 from compiler.calls.kept_graphs import KeptFrame
@@ -324,8 +324,8 @@ class Exploration:
         try:
             with _grad_mode(self.options.grad):
                 before, number = self._state_before(fn, args, kwargs), recorder.call_number
-                call = Call(fn, compiled, args, kwargs, site=recorder.call_site, before=before, number=number,
-                            group=SimulatedGroup.active)  # fmt: skip
+                around = replace(Surroundings.current(), group=SimulatedGroup.active)
+                call = Call(fn, compiled, args, kwargs, around, site=recorder.call_site, before=before, number=number)
                 return self._call_and_keep(call)
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
@@ -403,7 +403,8 @@ def explore_again(
 
     With `build`, code is built regardless of the options. `inside` is called before the exploration ends.
     """
-    in_group = call.group.enter() if call.group is not None else nullcontext()
+    group = call.surroundings.group
+    in_group = group.enter() if group is not None else nullcontext()
     with in_group, Exploration(options, listener=listener, build=build, site=call.site or None) as exploration:
         call_again(call, exploration.compile)
         if inside is not None:

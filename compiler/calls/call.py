@@ -25,13 +25,23 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda")
 
 
+class GroupOfCall(Protocol):
+    """A simulated process group: the call is repeated inside of it."""
+
+    def enter(self) -> AbstractContextManager[Any]:
+        """Make the group that of the process in a block."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Modes around a call that affect its results: gradients, inference mode, autocast by device."""
+    """What is around a call and affects its results: gradients, inference mode, autocast by device, and a simulated
+    process group.
+    """
 
     grad: bool
     inference: bool
     autocast: tuple[tuple[str, torch.dtype], ...]
+    group: GroupOfCall | None = None
 
     @classmethod
     def current(cls) -> Surroundings:
@@ -41,7 +51,13 @@ class Surroundings:
 
     @contextmanager
     def restore(self) -> Iterator[None]:
-        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad), autocast(self.autocast):
+        in_group = self.group.enter() if self.group is not None else nullcontext()
+        with (
+            in_group,
+            torch.inference_mode(self.inference),
+            torch.set_grad_enabled(self.grad),
+            autocast(self.autocast),
+        ):
             yield
 
 
@@ -68,21 +84,13 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
             yield from nested_codes(constant)
 
 
-class GroupOfCall(Protocol):
-    """A simulated process group: the call is repeated inside of it."""
-
-    def enter(self) -> AbstractContextManager[Any]:
-        """Make the group that of the process in a block."""
-
-
 @dataclass(frozen=True)
 class Call:
     """A call: the function, eager and compiled, its arguments, and the modes around it (by default the current ones).
 
     `later` holds later calls of the same function that triggered a compilation, or that may trigger one once graph
     breaks are gone. `site` is the source line of the call, if known. `before` is the state of the user's objects before
-    the call, if it was saved. `number` counts the calls of the function, from 1. `group` is the simulated process group
-    of the call.
+    the call, if it was saved. `number` counts the calls of the function, from 1.
     """
 
     fn: Callable[..., Any]
@@ -94,7 +102,6 @@ class Call:
     site: tuple[SourceFrame, ...] = ()
     before: StateBefore | None = None
     number: int = 1
-    group: GroupOfCall | None = None
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Modules that the call runs, by their name in its code; "" for the called module itself."""
@@ -223,8 +230,7 @@ def leave_no_trace(call: Call) -> Iterator[None]:
     """
     buffers = list(call.buffers().values())
     saved = [buffer.detach().clone() for buffer in buffers]
-    in_group = call.group.enter() if call.group is not None else nullcontext()
-    with in_group, torch.random.fork_rng(), redirect_stdout(_NullStream()), call.surroundings.restore():
+    with torch.random.fork_rng(), redirect_stdout(_NullStream()), call.surroundings.restore():
         try:
             yield
         finally:

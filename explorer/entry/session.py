@@ -10,7 +10,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from compiler.calls.call import call_again
+from compiler.calls.call import Call, call_again
 from compiler.distributed.group import SimulatedGroup, simulate_asked
 from compiler.distributed.ranks import Ranks, asks_several, explore_others, first_rank
 from compiler.distributed.shared_graphs import SharedGraphs
@@ -118,7 +118,7 @@ class Session:
             self._output.widget,
             kept=self._exploration.kept,
             call=self._exploration.call,
-            calls={name: replace(call, group=group) for name, (_, call) in self._choice.calls.items()},
+            calls={name: _in_group(call, group) for name, (_, call) in self._choice.calls.items()},
             ranks=(lambda: ranks) if ranks is not None else None,
         )
         self._choice.calls = {}
@@ -189,3 +189,8 @@ class Session:
             return record
         # The engine does not know the cell, so our explanation of why nothing was compiled replaces its own.
         return record.with_fields(problems=(explain_nothing_compiled(self._cell, self._choice),))
+
+
+def _in_group(call: Call, group: SimulatedGroup | None) -> Call:
+    """The call, to be repeated in a simulated process group."""
+    return replace(call, surroundings=replace(call.surroundings, group=group))
