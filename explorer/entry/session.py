@@ -52,6 +52,8 @@ class Session:
         self._value: Any = None
         self._job = ExitStack()
         self._rank = first_rank(options) if rank is None else rank
+        if asks_several(options) and cell.awaits:
+            raise UsageError("several ranks run the cell again, which can't await at its top level: name one --rank")
         self._start = StartOfCell(cell) if rank is None and asks_several(options) else None
         self._shared = SharedGraphs() if self._start is not None else shared
         self._exploration = self._new_exploration()
