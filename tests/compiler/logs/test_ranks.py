@@ -21,6 +21,7 @@ from explorer.cli import main
 from explorer.findings.cold_start import cache_change_document, cold_start_document, flame_svg
 from explorer.findings.job_ranks import rank_document
 from explorer.render.text import document_text
+from explorer.run.job_page import record_named
 
 GRAPH = """class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[8, 4][4, 1]cpu"):
@@ -103,6 +104,11 @@ def test_equal_ranks_on_two_gpus_do_not_differ(gpus: Path) -> None:
     job = Job.load(gpus / "equal")
     assert (job.comparison.groups, job.differences) == (((0, 1),), ())
     assert document_text(rank_document(job.comparison)).startswith("All 2 ranks are equal")
+
+
+def test_compilation_without_a_rank_is_that_of_the_first(gpus: Path) -> None:
+    name = Job.load(gpus).ranks[0].compilations[0].id
+    assert record_named(Job.load(gpus), name).title.endswith(f"compilation 0:{name}")
 
 
 def test_other_factor_on_one_gpu_is_found_at_its_line(gpus: Path) -> None:

@@ -132,6 +132,10 @@ def test_commands_on_one_compilation(job: Job, tmp_path: Path, capsys: pytest.Ca
     path = str(job.path)
     assert cli.main(["show", path, "0/0#2", "captured"]) == 0
     assert "sin" in capsys.readouterr().out
+    assert cli.main(["show", path, "recompiles"]) == 0
+    assert "3 recompilations of 1 cause" in capsys.readouterr().out
+    assert cli.main(["show", path, "kernels"]) == 2
+    assert f"kernels of which compilation? tcompile show {path} " in capsys.readouterr().err
     assert cli.main(["report", path, "--only", "2/1", "-o", str(tmp_path / "one.html")]) == 0
     assert cli.main(["show", path, "7/7"]) == 2
     assert "no compilation '7/7'" in capsys.readouterr().err
@@ -143,6 +147,7 @@ def test_commands_on_one_compilation(job: Job, tmp_path: Path, capsys: pytest.Ca
 def test_page_of_a_run_has_its_compilations(ran: Ran) -> None:
     html = ran.page.read_text()
     assert html.count('data-artifact="" data-part="manifest"') == 11
+    assert f"<title>{sys.executable} {Path(__file__).with_name('job_program.py')}</title>" in html
     assert "default-src 'none'" in html
 
 
