@@ -40,6 +40,7 @@ options:
 
 The exit code is that of the command. `tcompile show DIR` and `tcompile report DIR` read the trace again later.
 """
+_LONGEST_TITLE = 120
 WRONG_USE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
 _LOOK_EVERY = 0.25
 _SHOWN_AFTER = 1.0
@@ -236,7 +237,7 @@ def _finish(asked: Asked, folder: Path, before: frozenset[Path], *, is_own: bool
 
     output = Path(asked.output) if asked.output else folder / "job.html"
     try:
-        words = write_page_of_traces(folder, before, output, shlex.join(asked.command))
+        words = write_page_of_traces(folder, before, output, _title(asked.command))
     except KeyboardInterrupt:
         words = f"interrupted; tcompile report {folder} writes the page"
     except (OSError, ValueError) as error:
@@ -245,3 +246,9 @@ def _finish(asked: Asked, folder: Path, before: frozenset[Path], *, is_own: bool
         folder.rmdir()
     if sys.stderr.isatty() or is_own or not asked.output:
         sys.stderr.write(f"tcompile: {words}\n")
+
+
+def _title(command: Sequence[str]) -> str:
+    """The command as the title of a page, without the folders of absolute paths."""
+    words = shlex.join(Path(word).name if word.startswith("/") and Path(word).is_file() else word for word in command)
+    return words if len(words) <= _LONGEST_TITLE else f"{words[:_LONGEST_TITLE]}…"
