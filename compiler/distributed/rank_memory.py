@@ -96,6 +96,7 @@ class _Step:
         self.weights: dict[str, list[_Item]] = {}
         self.gradients: dict[str, list[_Item]] = {}
         self.handed: list[_Item] = []
+        self.to_reduce: _Item | None = None
         self.by_memory: dict[int, _Item] = {}
         self._names: Counter[str] = Counter()
 
@@ -132,7 +133,7 @@ class _Step:
             self._there("buckets of DistributedDataParallel", self.tape.buckets.bytes, "buckets")
         for entry in runs[:1]:
             for name, argument in entry.arguments.items():
-                if not argument.is_weight:
+                if not argument.is_weight and argument.memory not in self.unit_of:
                     self._there(name, argument.bytes, "inputs", f"captured[{entry.graph}].{name}")
 
     def _there(self, name: str, size: int, kind: MemoryKind, entity: str = "") -> None:
@@ -206,36 +207,39 @@ class _Step:
     # Backward
 
     def _backward(self) -> None:
-        order = [entry.unit.name for entry in self.tape.entries
-                 if isinstance(entry, UnitEntry) and entry.moment == "copy out"]  # fmt: skip
-        root = [name for name in order if not self.units[name].frees]
-        order = [name for name in order if self.units[name].frees]
+        entries = [entry for entry in self.tape.entries if isinstance(entry, UnitEntry)]
+        freed = {entry.unit.name for entry in entries if entry.moment == "free"}
+        order = [entry.unit.name for entry in entries if entry.moment == "copy out" and entry.unit.name in freed]
+        first_run: dict[str, int] = {}
+        for run in self.runs:
+            for name in run.units:
+                first_run.setdefault(name, run.number)
         if order:
             self._gather(self.units[order[-1]])
         for run in reversed(self.runs):
-            mine = [name for name in run.units if name in order]
-            for name in mine:
-                self._prepare(name, order)
+            for name in run.units:
+                if name in freed:
+                    self._prepare(name, order)
             self._run_backward(run)
-            for name in mine:
-                self._reduce(name)
-        for name in root:
+            for name in run.units:
+                if first_run[name] == run.number:
+                    self._reduce(name)
+        for name in self.units.keys() - first_run.keys():
             self._reduce(name)
-        for items in list(self.gradients.values()):
-            for item in [each for each in items if each.role == "flat"]:
-                self._free(item)
+        self._free(self.to_reduce)
 
     def _prepare(self, name: str, order: Sequence[str]) -> None:
         """Gather a unit's weights for its backward, and begin to gather those of the unit before it."""
-        if self.weights.get(name):
-            return
-        if name not in self.flat:
-            self._gather(self.units[name])
-        self._copy_out(self.units[name])
-        self._free(self.flat.pop(name, None))
-        place = order.index(name)
-        if place and not self.weights.get(order[place - 1]) and order[place - 1] not in self.flat:
-            self._gather(self.units[order[place - 1]])
+        if not self.weights.get(name):
+            if name not in self.flat:
+                self._gather(self.units[name])
+            self._copy_out(self.units[name])
+            self._free(self.flat.pop(name, None))
+        before = order[order.index(name) - 1] if order.index(name) else ""
+        if before and not self.weights.get(before) and before not in self.flat:
+            self._gather(self.units[before])
+            if self.units[before].is_flat:
+                self._copy_out(self.units[before])
 
     def _run_backward(self, run: _Run) -> None:
         names: dict[str, _Item | None] = dict(run.saved)
@@ -253,7 +257,11 @@ class _Step:
 
     def _sort_gradients(self, run: _Run, made: Sequence[_Item]) -> None:
         """Tell gradients of weights, by their sizes, from those of values that the graph before takes."""
-        weights = [each for each in run.entry.arguments.values() if each.is_weight and each.trains]
+        weights = [
+            each
+            for each in run.entry.arguments.values()
+            if (each.is_weight or each.memory in self.unit_of) and each.trains
+        ]
         for item in made:
             weight = next((each for each in weights if each.own_bytes == item.bytes), None)
             if weight is None:
@@ -266,26 +274,43 @@ class _Step:
                 self._free(item)
 
     def _reduce(self, name: str) -> None:
-        """Reduce a unit's gradients as FSDP2 does after its backward."""
-        unit = self.units[name]
-        self._free_weights(name)
-        for other, items in self.gradients.items():
-            for item in [each for each in items if each.role == "flat" and other != name]:
-                self._free(item)
-        if not unit.reduce_bytes:
+        """Reduce a unit's gradients, as FSDP does after its backward."""
+        unit, gradients = self.units[name], self.gradients.pop(name, [])
+        if unit.is_flat:
+            self._reduce_flat(unit, gradients)
             return
-        flat = _Item(self._unique(f"{name}: gradients to reduce"), unit.reduce_bytes, "gradients", role="flat")
+        self._free_weights(name)
+        self._free(self.to_reduce)  # kept until the next unit is reduced
+        if unit.reduce_bytes:
+            self.to_reduce = _Item(self._unique(f"{name}: gradients to reduce"), unit.reduce_bytes, "gradients")
+            self._allocate(self.to_reduce)
+            self._free_all(gradients)
+            self._add_reduced(unit)
+
+    def _reduce_flat(self, unit: Unit, gradients: Iterable[_Item]) -> None:
+        """Join the gradients into that of the flat parameter, free the weights, and reduce."""
+        flat = _Item(self._unique(f"{unit.name}: gradient"), unit.gradient_bytes, "gradients")
         self._allocate(flat)
-        self._free_all(self.gradients.pop(name, []))
-        self.gradients[name] = [flat]
+        self._free_all(gradients)
+        self._free_weights(unit.name)
+        if unit.gathered_bytes > unit.gradient_bytes:
+            padded = _Item(self._unique(f"{unit.name}: padded gradient"), unit.reduce_bytes, "gradients")
+            self._allocate(padded)
+            self._add_reduced(unit)
+            self._free(padded)
+        else:
+            self._add_reduced(unit)
+        self._free(flat)
+
+    def _add_reduced(self, unit: Unit) -> None:
         size = unit.reduce_bytes // unit.shares
-        self._allocate(_Item(self._unique(f"{name}: reduced gradients"), size, "gradients"))
+        self._allocate(_Item(self._unique(f"{unit.name}: reduced gradients"), size, "gradients"))
 
     # FSDP's hooks
 
     def _gather(self, unit: Unit) -> None:
         item = _Item(self._unique(f"{unit.name}: all-gather"), unit.gathered_bytes, "gathered weights")
-        if unit.shares > 1:
+        if unit.shares > 1 and not unit.is_flat:
             self.flat[unit.name] = item
             self._allocate(item)
 

@@ -1,8 +1,8 @@
-"""Weights that torch.distributed shards in hooks: FSDP2's units, when they are gathered and freed, and DDP's buckets.
+"""Weights that torch.distributed shards in hooks: FSDP's units, when they are gathered and freed, and DDP's buckets.
 
-FSDP2 gathers outside of graphs. `torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup` does it in three
-calls, which are observed here: `unshard` allocates a flat buffer and gathers into it, `wait_for_unshard` copies it out
-into the parameters, and `reshard` frees the parameters.
+FSDP gathers outside of graphs. FSDP2's `FSDPParamGroup` does it in three calls, which are observed here: `unshard`
+allocates a flat buffer and gathers into it, `wait_for_unshard` copies it out into the parameters, and `reshard` frees
+the parameters. The `FlatParamHandle` of FullyShardedDataParallel gathers into the flat parameter itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import distributed
 
-from compiler.torch_api.patching import Function, call_instead, replace_attributes
+from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 
 Moment = Literal["gather", "copy out", "free"]
 
@@ -40,7 +40,7 @@ class Unit:
     """The parameters that FSDP2 gathers in one all-gather. `frees` says whether they are freed after the forward.
 
     `reduce_bytes` is the size of the flat buffer of gradients that the reduce-scatter reads. `shares` is the number of
-    ranks that share the weights.
+    ranks that share the weights. With `is_flat`, all weights are one flat parameter, gathered in place.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Unit:
     shares: int
     frees: bool
     reduce_bytes: int
+    is_flat: bool = False
 
     @property
     def gathered_bytes(self) -> int:
@@ -63,39 +64,84 @@ def is_distributed() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
+Note = Callable[[Moment, Unit], None]
+
+
 @contextmanager
-def observe_units(note: Callable[[Moment, Unit], None]) -> Iterator[None]:
-    """Report when FSDP2 gathers, copies out and frees the weights of a unit during a forward."""
+def observe_units(note: Note) -> Iterator[None]:
+    """Report when FSDP gathers, copies out and frees the weights of a unit during a forward."""
+    with replace_attributes((*_group_hooks(note), *_handle_hooks(note))):
+        yield
+
+
+def _group_hooks(note: Note) -> Iterator[Wrapper]:
+    """Wrappers of the methods with which FSDP2 gathers and frees the weights of a unit."""
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    def tell_if(happened: bool, moment: Moment, group: Any) -> None:
+        if happened and "BACKWARD" not in group._training_state.name:
+            note(moment, _unit(group))
 
     def gather(original: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
         was_pending = group._all_gather_result is not None
         result = original(group, *args, **kwargs)
-        if not was_pending and group._all_gather_result is not None:
-            tell("gather", group)
+        tell_if(not was_pending and group._all_gather_result is not None, "gather", group)
         return result
 
     def copy_out(original: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
         is_pending = group._all_gather_result is not None
         result = original(group, *args, **kwargs)
-        if is_pending:
-            tell("copy out", group)
+        tell_if(is_pending, "copy out", group)
         return result
 
     def free(original: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
         was_unsharded = group.is_unsharded
         result = original(group, *args, **kwargs)
-        if was_unsharded and not group.is_unsharded:
-            tell("free", group)
+        tell_if(was_unsharded and not group.is_unsharded, "free", group)
         return result
 
-    def tell(moment: Moment, group: Any) -> None:
-        if "BACKWARD" not in group._training_state.name:
-            note(moment, _unit(group))
+    for name, hook in (("unshard", gather), ("wait_for_unshard", copy_out), ("reshard", free)):
+        yield FSDPParamGroup, name, call_instead(hook)
 
-    hooks = {"unshard": gather, "wait_for_unshard": copy_out, "reshard": free}
-    with replace_attributes((FSDPParamGroup, name, call_instead(hook)) for name, hook in hooks.items()):
-        yield
+
+def _handle_hooks(note: Note) -> Iterator[Wrapper]:
+    """Wrappers of the methods with which FullyShardedDataParallel gathers and frees a flat parameter."""
+    from torch.distributed.fsdp._flat_param import FlatParamHandle
+
+    names: dict[int, str] = {}
+
+    def tell_if(happened: bool, moment: Moment, handle: Any) -> None:
+        if happened and "BACKWARD" not in handle._training_state.name:
+            name = names.setdefault(id(handle), f"flat parameter {len(names) + 1}")
+            note(moment, _flat_unit(handle, name))
+
+    def gather(original: Function, handle: Any) -> Any:
+        is_due = handle.needs_unshard()
+        result = original(handle)
+        tell_if(is_due, "copy out", handle)
+        return result
+
+    def free(original: Function, handle: Any, frees: bool) -> Any:
+        result = original(handle, frees)
+        tell_if(frees, "free", handle)
+        return result
+
+    for name, hook in (("unshard", gather), ("reshard", free)):
+        yield FlatParamHandle, name, call_instead(hook)
+
+
+def _flat_unit(handle: Any, name: str) -> Unit:
+    """The unit of a flat parameter of FullyShardedDataParallel."""
+    flat = handle.flat_param
+    dtype = handle._fwd_bwd_param_dtype or handle._orig_param_dtype
+    gathered = flat._padded_unsharded_size.numel()
+    whole = flat._unpadded_unsharded_size.numel() if flat.requires_grad else 0
+    shard_bytes = flat._sharded_size.numel() * handle._orig_param_dtype.itemsize
+    memory = flat._full_param_padded.untyped_storage()._cdata
+    weight = UnitWeight(name, shard_bytes, gathered * dtype.itemsize, whole * dtype.itemsize, memory)
+    frees = handle._sharding_strategy.name in ("FULL_SHARD", "HYBRID_SHARD")
+    reduces = gathered * (handle._reduce_dtype or dtype).itemsize if flat.requires_grad else 0
+    return Unit(name, (weight,), handle.world_size, frees, reduces, is_flat=True)
 
 
 def _unit(group: Any) -> Unit:
