@@ -214,7 +214,7 @@ def count_links(record: Record, counts: dict[str, list[int]]) -> None:
             is_node = str(entity.attrs.get("op", "")).startswith("call_")
             if is_node or entity.kind in ("call", "extern"):
                 found = counts["kernel calls" if entity.kind == "extern" or artifact.stage == "kernels" else "nodes"]
-                found[0] += bool(entity.origins) or bool(entity.attrs.get("line"))
+                found[0] += bool(entity.origins) or (is_node and bool(entity.attrs.get("line")))
                 found[1] += 1
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from math import prod
 
 from compiler.inductor.kernels import canonical, kernels_artifact, wrapper_statements
 from compiler.inductor.lines import Definition
@@ -32,27 +33,59 @@ _VIEWS = frozenset(
     ("view", "reshape", "permute", "expand", "slice", "select", "squeeze", "unsqueeze", "transpose", "t", "as_strided",
      "getitem", "alias", "split", "_unsafe_view", "detach", "unbind", "split_with_sizes", "view_as_real", "diagonal")
 )  # fmt: skip
+_COMPUTED_ONCE = frozenset(
+    ("amax", "amin", "any", "argmax", "argmin", "cumsum", "inductor_random", "mean", "prod", "sum", "var_mean")
+)
+"""Operators that no second kernel computes again, as reductions and random numbers are stored."""
+_NOT_IN_KERNELS = frozenset(("prims.inductor_seeds.default", "aten.full.default", "aten.scalar_tensor.default"))
+"""Seeds are a call of `aten.randint` in the wrapper, and constants are written where they are used."""
 _EXTERN = re.compile(r"(?:extern_kernels|torch\.ops\.\w+|aten|prims|mkldnn|inductor_ops|_quantized)\.(\w+)")
 
 _KERNEL_NAME = re.compile(r"[a-z]+(?:_[a-z]+)??_fused_(.*?)_\d+$")
 _MOST_NAMED = 10
-"""Torch names at most this many operators in the name of a kernel."""
+"""Some versions of torch name at most this many operators in the name of a kernel."""
 _OPERATORS = frozenset(
-    ("abs", "add", "amax", "amin", "bitwise_and", "bitwise_not", "bitwise_or", "ceil", "cos", "div", "eq", "erf",
-     "exp", "expm1", "floor", "ge", "gt", "le", "log", "log1p", "logical_and", "logical_not", "lt", "maximum",
-     "minimum", "mul", "ne", "neg", "pow", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt",
-     "sub", "tan", "tanh", "trunc", "var_mean", "where")
+    ("abs", "add", "amax", "amin", "any", "bitwise_and", "bitwise_not", "bitwise_or", "ceil", "cos", "div", "eq",
+     "erf", "exp", "expm1", "floor", "ge", "gt", "iota", "le", "log", "log1p", "logical_and", "logical_not", "lt",
+     "maximum", "minimum", "mul", "ne", "neg", "pow", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "sin",
+     "sqrt", "sub", "sum", "tan", "tanh", "trunc", "var_mean", "where")
 )  # fmt: skip
 """Operators that are not decomposed: a kernel computes one only if it, or one that has it as a part, is in its name."""
 _PARTS = {
-    "native_layer_norm": ("add", "mul", "rsqrt", "sub", "var_mean"), "mean": ("div",), "masked_fill": ("where",),
-    "gelu": ("add", "erf", "mul", "pow", "tanh"), "silu": ("add", "div", "exp", "mul", "neg", "sigmoid"),
-    "_softmax": ("amax", "div", "exp", "sub"), "_log_softmax": ("amax", "exp", "log", "sub"),
-    "rsub": ("sub",), "square": ("pow",),
+    "_log_softmax": ("amax", "exp", "log", "sub", "sum"),
+    "_safe_softmax": ("amax", "any", "div", "eq", "exp", "logical_not", "sub", "sum", "where"),
+    "_softmax": ("amax", "div", "exp", "sub", "sum"), "arange": ("add", "iota", "mul"),
+    "gelu": ("add", "erf", "mul", "pow", "tanh"), "linalg_vector_norm": ("abs", "mul", "pow", "sqrt", "sum"),
+    "masked_fill": ("where",), "mean": ("div", "sum"), "native_dropout": ("div", "gt", "mul"),
+    "native_group_norm": ("add", "mul", "neg", "rsqrt", "sub", "var_mean"),
+    "native_layer_norm": ("add", "mul", "rsqrt", "sub", "var_mean"),
+    "native_layer_norm_backward": ("div", "mul", "rsqrt", "sub", "sum"),
+    "nll_loss_forward": ("div", "ne", "neg", "sum", "where"), "rsub": ("sub",), "sigmoid_backward": ("mul", "sub"),
+    "silu": ("add", "div", "exp", "mul", "neg", "sigmoid"),
+    "smooth_l1_loss": ("abs", "div", "lt", "mul", "pow", "sub", "where"), "square": ("pow",),
+    "tanh_backward": ("mul", "sub"), "threshold_backward": ("le", "where"),
+    "tril": ("ge", "iota", "le", "logical_and", "sub", "where"),
+    "triu": ("ge", "iota", "le", "logical_and", "sub", "where"), "var": ("div", "mul", "pow", "sub", "sum"),
 }  # fmt: skip
 """Operators that are decomposed, and the operators among `_OPERATORS` that they become."""
-_ALL_NAMED = sorted((*_OPERATORS, *_PARTS, *_VIEWS, "sum", "_to_copy", "clone"), key=len, reverse=True)
+_WHOLE = ("_to_copy", "cat", "clamp_min", "clone", "embedding", "full", "gather", "ones", "zeros")
+_ALL_NAMED = sorted((*_OPERATORS, *_PARTS, *_VIEWS, *_WHOLE), key=len, reverse=True)
 _OPERATOR = re.compile(f"(?:{'|'.join(_ALL_NAMED)})(?=_|$)")
+
+
+_ALLOCATED = re.compile(
+    r"^ +(?P<name>\w+) = (?:(?:empty_strided_\w+\(|reinterpret_tensor\((?P<base>\w+), )\((?P<sizes>[\d, ]*)\), "
+    r"\([\d, ]*\), (?:torch\.(?P<dtype>\w+)|\d+)\)|(?P<whole>\w+);)",
+    re.MULTILINE,
+)
+_NEEDED = {
+    name: re.compile(pattern) for name, pattern in (
+        ("any", r"\|\||any"), ("cos", r"\bcos"), ("div", r"\btmp\d+ / |/ tmp|reciprocal"), ("eq", "=="), ("erf", "erf"),
+        ("exp", r"\bexp"), ("inductor_random", "rand"), ("log", r"\blog"), ("logical_not", "!"), ("rsqrt", "sqrt"),
+        ("sin", r"\bsin"), ("sqrt", "sqrt"), ("tanh", "tanh"), ("where", r"\?|blendv"),
+    )
+}  # fmt: skip
+"""What the C++ code of a kernel has if it computes an operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +207,7 @@ def _attribute(
     commented = {name: tuple(node for node in nodes if node in known) for name, nodes in _fragments(code)}
     statements = list(_statements(tree, code))
     handles = _handles(code, [statement.line for statement in statements])
-    guess = _Inference(printed, statements)
+    guess = _Inference(printed, statements, _bodies(code), allocations(code))
     launches = Counter(statement.kernel for statement in statements)
     for statement in statements:
         given = logged.get(handles.get(statement.line, ""), ())
@@ -265,21 +298,48 @@ def _buffer(value: ast.expr) -> str:
 def _signatures(code: str) -> dict[str, list[bool]]:
     """For each kernel, whether it writes to each of its arguments, by the names of its pointers."""
     found: dict[str, list[bool]] = {}
-    ends = [*[match.start() for match in _DEFINED.finditer(code)], len(code)]
-    for match, end in zip(_DEFINED.finditer(code), ends[1:], strict=True):
-        body = code[match.end() : min(end, match.end() + 200_000)]
+    for kernel, body in _bodies(code).items():
         opening = re.search(r'extern "C"\s+void\s+\w+\(([^)]*)\)|^def \w+\(([^)]*)\):', body, re.MULTILINE)
         names = (opening[1] or opening[2] or "").split(",") if opening else []
-        found[match[1]] = ["out_ptr" in name for name in names]
+        found[kernel] = ["out_ptr" in name for name in names]
+    return found
+
+
+def _bodies(code: str) -> dict[str, str]:
+    """The code of each kernel, by name."""
+    starts = list(_DEFINED.finditer(code))
+    ends = [*(match.start() for match in starts[1:]), len(code)]
+    return {
+        match[1]: code[match.end() : min(end, match.end() + 200_000)] for match, end in zip(starts, ends, strict=False)
+    }
+
+
+def allocations(code: str) -> dict[str, tuple[int, str]]:
+    """The number of elements and the dtype of each buffer that the wrapper allocates, if its sizes are numbers.
+
+    A buffer may be another one, or a view of it (`reinterpret_tensor`) with sizes of its own.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for match in _ALLOCATED.finditer(code):
+        count = prod(map(int, re.findall(r"\d+", match["sizes"] or "")))
+        if match["dtype"]:
+            found[match["name"]] = count, match["dtype"]
+        elif (base := found.get(match["base"] or match["whole"])) is not None:
+            found[match["name"]] = (count if match["base"] else base[0]), base[1]
     return found
 
 
 @dataclass
 class _Inference:
-    """Infers which nodes each kernel computes, by running through the wrapper's calls in order."""
+    """Infers which nodes each kernel computes, by running through the wrapper's calls in order.
+
+    `bodies` are the kernels' code. `allocated` has the number of elements and the dtype of buffers.
+    """
 
     printed: PrintedGraph
     statements: Sequence[_Statement]
+    bodies: Mapping[str, str] = field(default_factory=dict)
+    allocated: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     by_line: dict[int, tuple[str, ...]] = field(default_factory=dict)
     writers: dict[str, str] = field(default_factory=dict)
 
@@ -345,15 +405,16 @@ class _Inference:
                     self.holds[buffer] = self.writers[buffer] = name
             elif statement.kernel:
                 nodes = self._find_computed_nodes(statement, made) or self._by_name(statement, made)
-                likely = tuple(name for name in nodes if may_compute(statement.kernel, self.nodes[name]))
-                self.by_line[statement.line] = likely or tuple(nodes) or self._read_next(place)
+                copied = (name for name in self._read_next(place) if _is_named(self.nodes[name], statement.kernel))
+                self.by_line[statement.line] = tuple(nodes) or tuple(copied)
             elif statement.extern != "return":
                 self.by_line[statement.line] = self._read_next(place)
 
     def _by_name(self, statement: _Statement, made: Counter[str]) -> list[str]:
         """The first node not yet computed whose operator is in the kernel's name, in a list; [] without one."""
         fresh = [node for node in self.printed.calls() if not made[node.name] and node.name not in self.extern_nodes]
-        named = [node.name for node in fresh if not _is_view(node) and _is_named(node, statement.kernel)][:1]
+        fitting = (node for node in fresh if any(self._fits(buffer, node.name) for buffer in statement.writes))
+        named = [node.name for node in fitting if not _is_view(node) and _is_named(node, statement.kernel)][:1]
         made.update(named)
         return named
 
@@ -370,7 +431,7 @@ class _Inference:
         """The nodes between the buffers that a kernel reads and those that it writes."""
         read = [buffer for buffer in statement.reads if buffer not in statement.writes or buffer in self.holds]
         available = {self.holds[buffer] for buffer in read if buffer in self.holds}
-        reachable = self._reachable(available)
+        reachable = self._reachable(available, statement.kernel, made)
         targets: dict[str, str] = {}
         for buffer in statement.writes:
             wanted = self.wanted.get(buffer, "")
@@ -378,23 +439,49 @@ class _Inference:
                 targets[buffer] = wanted
         open_nodes = [name for name in reachable if not made[name] and not _is_view(self.nodes[name])]
         for buffer in statement.writes:
-            if buffer not in targets and (name := self._guess_target(open_nodes, targets, reachable, statement.kernel)):
+            fitting = [name for name in open_nodes if self._fits(buffer, name)]
+            if buffer not in targets and (name := self._guess_target(fitting, targets, reachable, statement.kernel)):
                 targets[buffer] = name
-        found = self._nodes_between(available, targets.values())
+        found = {
+            name
+            for name in self._nodes_between(available, targets.values(), made)
+            if self._can_compute(statement.kernel, name)
+        }
         made.update(found)
         for buffer, name in targets.items():
             self.holds[buffer] = name
             self.writers[buffer] = name
         return sorted(found, key=self.order.__getitem__)
 
-    def _reachable(self, available: set[str]) -> dict[str, None]:
-        """Nodes that can be computed from values, without calls of ATen."""
+    def _reachable(self, available: set[str], kernel: str, made: Mapping[str, int]) -> dict[str, None]:
+        """Nodes that a kernel can compute from values, without calls of ATen."""
         reached: dict[str, None] = {}
         for node in self.printed.calls():
             inputs_known = all(name in available or name in reached or self._is_size(name) for name in node.inputs)
-            if node.name not in self.extern_nodes and node.name not in available and inputs_known:
+            is_new = (
+                node.name not in self.extern_nodes and node.name not in available and not self._is_stored(node, made)
+            )
+            if is_new and inputs_known and self._can_compute(kernel, node.name):
                 reached[node.name] = None
         return reached
+
+    def _is_stored(self, node: PrintedNode, made: Mapping[str, int]) -> bool:
+        """Whether an earlier kernel stored a node's value, which no other kernel computes again."""
+        return bool(made[node.name]) and short_name(node.target) in _COMPUTED_ONCE
+
+    def _can_compute(self, kernel: str, name: str) -> bool:
+        """Whether a kernel's name and code allow that it computes a node."""
+        node, body = self.nodes[name], self.bodies.get(kernel, "")
+        needed = _NEEDED.get(short_name(node.target)) if 'extern "C"' in body else None
+        return may_compute(kernel, node) and (needed is None or needed.search(body) is not None)
+
+    def _fits(self, buffer: str, name: str) -> bool:
+        """Whether a buffer may hold a node's value, by its dtype and number of elements."""
+        facts = type_attrs(self.nodes[name].type)
+        sizes = facts.get("shape", ["unknown"])
+        if buffer not in self.allocated or not all(isinstance(size, int) for size in sizes):
+            return True
+        return self.allocated[buffer] == (prod(sizes), facts["dtype"])
 
     def _is_size(self, name: str) -> bool:
         node = self.nodes.get(name)
@@ -419,13 +506,15 @@ class _Inference:
                 users.setdefault(name, []).append(node.name)
         return users
 
-    def _nodes_between(self, available: set[str], targets: Iterable[str]) -> set[str]:
+    def _nodes_between(self, available: set[str], targets: Iterable[str], made: Mapping[str, int]) -> set[str]:
         todo, seen = list(targets), set()
         while todo:
             name = todo.pop()
             if name in seen or name in available or self.nodes[name].kind != "call":
                 continue
-            if name in self.extern_nodes:
+            if name in self.extern_nodes or self.nodes[name].target in _NOT_IN_KERNELS:
+                continue
+            if self._is_stored(self.nodes[name], made):
                 continue
             seen.add(name)
             todo += [other for other in self.nodes[name].inputs if other in self.nodes]
@@ -462,7 +551,7 @@ def _operators_in(kernel: str) -> tuple[str, ...] | None:
     name = _KERNEL_NAME.match(kernel)
     found = _OPERATOR.findall(name[1]) if name is not None else []
     known = name is not None and "_".join(found) == name[1]
-    return tuple(found) if known and len(found) < _MOST_NAMED else None
+    return tuple(found) if known and len(found) != _MOST_NAMED else None
 
 
 def _is_named(node: PrintedNode, kernel: str) -> bool:

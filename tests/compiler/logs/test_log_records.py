@@ -14,7 +14,7 @@ from compiler.logs.events import Log
 from compiler.logs.graph_text import PrintedNode, parse_graph, type_attrs
 from compiler.logs.job import Job
 from compiler.logs.links import origins_by_name, origins_by_trace
-from compiler.logs.output_code import may_compute
+from compiler.logs.output_code import allocations, may_compute
 from compiler.logs.records import record_of
 from compiler.record import Record
 
@@ -183,6 +183,18 @@ def test_wrong_checksum_is_a_problem() -> None:
 def test_operators_that_a_kernel_has_not_in_its_name_are_no_links(kernel: str, expected: bool) -> None:
     erf = PrintedNode("erf", "call", "call_function", "aten.erf.default")
     assert may_compute(kernel, erf) is expected
+
+
+WRAPPER = """
+        buf0 = empty_strided_cpu((2, 3, 4), (12, 4, 1), torch.bool)
+        buf1 = reinterpret_tensor(buf0, (2, 6), (6, 1), 12)  # alias
+        buf2 = buf1; del buf1  # reuse
+        buf3 = empty_strided_cuda((s0, 3), (3, 1), torch.int64)
+"""
+
+
+def test_buffers_have_the_types_that_the_wrapper_allocates() -> None:
+    assert allocations(WRAPPER) == {"buf0": (24, "bool"), "buf1": (12, "bool"), "buf2": (12, "bool")}
 
 
 def test_page_of_a_job_imports_no_torch() -> None:
