@@ -321,7 +321,7 @@ def allocations(code: str) -> dict[str, tuple[int, str]]:
     """
     found: dict[str, tuple[int, str]] = {}
     for match in _ALLOCATED.finditer(code):
-        count = prod(map(int, re.findall(r"\d+", match["sizes"] or "")))
+        count = prod(map(int, re.findall(r"\d{1,15}", match["sizes"] or "")))
         if match["dtype"]:
             found[match["name"]] = count, match["dtype"]
         elif (base := found.get(match["base"] or match["whole"])) is not None:
