@@ -174,8 +174,14 @@ def _function(log: Log, each: _Compiled) -> Span:
         line = fields.get("co_firstlineno")
         return Span(str(fields.get("co_filename") or ""), line if isinstance(line, int) else 0,
                     function=str(fields["co_name"]))  # fmt: skip
-    stack = frames_of(log, each.starts[-1].fields.get("stack")) if each.starts else []
+    stack = _stack(log, each)
     return stack[-1] if stack else Span("", 0)
+
+
+def _stack(log: Log, each: _Compiled) -> list[Span]:
+    """The call stack of a compilation, which ends at the compiled function; [] if the log has none."""
+    fields = each.starts[-1].fields if each.starts else None
+    return frames_of(log, fields.get("stack")) if isinstance(fields, dict) else []
 
 
 class _Reader:
@@ -272,7 +278,7 @@ class _Reader:
         )  # fmt: skip
 
     def _caller(self, each: _Compiled) -> Span | None:
-        stack = frames_of(self.log, each.starts[-1].fields.get("stack")) if each.starts else []
+        stack = _stack(self.log, each)
         own = [span for span in stack[:-1] if not span.installed]
         if not own:
             return None
@@ -280,7 +286,7 @@ class _Reader:
 
     def _call_site(self, each: _Compiled) -> tuple[str, ...]:
         """Ids of the user's lines that led to the compiled function, outermost first."""
-        stack = frames_of(self.log, each.starts[-1].fields.get("stack")) if each.starts else []
+        stack = _stack(self.log, each)
         return tuple(
             self.book.add_logged_line(span.file, span.line, span.code) for span in stack[:-1] if not span.installed
         )
