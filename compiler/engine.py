@@ -38,11 +38,13 @@ from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.collectives import is_simulated
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
-from compiler.torch_api.eager import holds_dtensor
+from compiler.torch_api.dtensor import is_dtensor
 from compiler.torch_api.fake_tensors import unset_fake_temporarily
 from compiler.torch_api.patching import Function
+from compiler.torch_api.pipelines import pipeline_schedules
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.released import revert_leftover_fx_patches
 from compiler.torch_api.shard_shapes import Sharding, shardings
@@ -64,6 +66,13 @@ SHARDED = Problem(
     "the check was left out: the call takes DTensors, of which this rank holds a part, and their results can't be "
     "compared with eager's yet",
     "the other stages are there; to check the computation, explore the model before it is sharded",
+)
+
+NOT_SENT = Problem(
+    "timing",
+    "nothing was checked or timed: the process group is simulated, so collectives move nothing, and their results and "
+    "times would be wrong",
+    "the other stages are exact; for --check and --time, start the script with torchrun, which has a group that sends",
 )
 
 ON_META = Problem("timing", NO_VALUES, f"the generated code is there; {GIVE_VALUES}")
@@ -160,6 +169,9 @@ class Exploration:
         self._recorder.hooks.stop()
         with self._stack, _grad_mode(self.options.grad):
             if kind is None:
+                if self._calls:
+                    call = self._calls[0]
+                    self._builder.pipelines.extend(pipeline_schedules(call.fn, tree_leaves((call.args, call.kwargs))))
                 self._mark_first_call_breaks()
                 self._measure()
         if not self.has_graphs and all(problem.stage != "captured" for problem in self._builder.problems):
@@ -173,7 +185,7 @@ class Exploration:
 
     def _time(self) -> None:
         """Time the candidates for the first call, if `time` is set. Results so far are kept after an interrupt."""
-        if not self.options.time or self._is_on_meta:
+        if not self.options.time or self._has_no_values:
             return
         # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         from compiler.timing.candidate_times import time_call
@@ -210,13 +222,13 @@ class Exploration:
             from compiler.decompose.graphs import add_levels
 
             add_levels(builder, self._recorder.kept)
-        if asked.check is True and not self._is_on_meta:
+        if asked.check is True and not self._has_no_values:
             self._check_stages(first)
         if {*MACHINE_STAGES, "all"} & stages:
             from compiler.binary.compiling import compile_kernels
 
             compile_kernels(builder)
-        if asked.check == "kernels" and not self._is_on_meta:
+        if asked.check == "kernels" and not self._has_no_values:
             from compiler.numerics.kernel_check import check_kernels
 
             builder.start("timing")
@@ -244,7 +256,7 @@ class Exploration:
     def _measure(self) -> None:
         """Time breaks and check the first call, if requested. A failure becomes a Problem."""
         checks = self.options.check is True and not is_virtual(self.options.target)
-        if not self._calls or not (self.options.time or checks) or self._is_on_meta:
+        if not self._calls or not (self.options.time or checks) or self._has_no_values:
             return
         # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         self._builder.start("timing")
@@ -261,16 +273,20 @@ class Exploration:
             self._builder.problem(cannot_repeat(error))
 
     @functools.cached_property
-    def _is_on_meta(self) -> bool:
-        """Whether the first call has meta tensors. If so, add a Problem if measurements were requested."""
+    def _has_no_values(self) -> bool:
+        """Whether the first call gives no values: it has meta tensors, or its process group is simulated.
+
+        If so, add a Problem if measurements were requested.
+        """
         is_on_meta = bool(self._calls) and "meta" in self._calls[0].devices()
-        if is_on_meta and (self.options.time or self.options.check):
-            self._builder.problem(ON_META)
-        return is_on_meta
+        has_no_values = is_on_meta or is_simulated()
+        if has_no_values and (self.options.time or self.options.check):
+            self._builder.problem(ON_META if is_on_meta else NOT_SENT)
+        return has_no_values
 
     def _calls_sharded(self) -> bool:
         """Whether the first call uses DTensors; such results can't be compared with eager's yet."""
-        return bool(self._calls) and holds_dtensor(_tensors_of(self._calls[0]))
+        return bool(self._calls) and any(map(is_dtensor, _tensors_of(self._calls[0])))
 
     def _mark_first_call_breaks(self) -> None:
         """Mark breaks that occur only in a first call. Do nothing if no break depends on a condition."""

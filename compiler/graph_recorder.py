@@ -28,6 +28,7 @@ from compiler.autograd.roles import (
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.error_words import first_lines, hint_of, inner_error, operator_limit
 from compiler.capture.graphs import graph_artifact, line_origins
+from compiler.distributed.placements import explicit_causes, local_placements
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
 from compiler.inductor.ir import fx_origins, ir_artifact, lowered_origins, part_origins
 from compiler.inductor.kernels import kernels_artifact
@@ -38,6 +39,7 @@ from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot import Replaceable, aot_facts
 from compiler.torch_api.buffers import Buffer, bare, input_layouts
 from compiler.torch_api.ddp_buckets import Bucket
+from compiler.torch_api.dtensor import Redistributions
 from compiler.torch_api.eager import needs_scalar_outputs
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind, LoopStage
 from compiler.torch_api.kernel_choices import Selection
@@ -88,12 +90,13 @@ class GraphRecorder:
         self.in_use = GraphMemory(frame)
         self.outputs: dict[str, tuple[str, ...]] = {}
         self.homes: dict[str, dict[int, str]] = {}
+        self.redistributions = Redistributions()
 
     def run_backend(self, run: Compiled) -> Compiled | None:
         """Compile with the real backend; None after an error, which becomes a Problem: the captured graph then runs."""
         self.clock.resume()
         try:
-            with self.torch_time.resume():
+            with self.torch_time.resume(), self.redistributions.watch():
                 compiled = run()
         except Exception as error:
             if dynamo.is_restart(error):
@@ -324,6 +327,11 @@ class GraphRecorder:
             call_site=self.call_site,
         )  # fmt: skip
         self.homes[artifact.id] = fx.homes(module)
+        if stage == "captured":
+            artifact = with_attrs(artifact, explicit_causes(artifact))
+        elif stage in ("joint", "inference"):
+            placed = local_placements(module, artifact, origins.parent, self.redistributions)
+            artifact = with_attrs(artifact, placed)
         artifact = with_attrs(artifact, attrs)
         self.add(stage, half, self.checkpoints.mark(artifact, module, backward=half == "backward"), seconds)
         self.collectives.add_graph(module, replace(artifact, half=half))

@@ -22,12 +22,11 @@ from compiler.record import Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Half, MemoryEvent, MemoryWhat, Role
 from compiler.torch_api import autograd_nodes, fx
+from compiler.torch_api.dtensor import is_dtensor, local_tensor
 from compiler.torch_api.eager import Watching
 from compiler.torch_api.pytrees import tree_leaves
 
 HINT = "the memory of the generated code is there"
-_SPECIAL = {"NestedTensor": "nested tensors", "DTensor": "DTensors"}
-"""Types of tensors that wrap other tensors, with their names in messages."""
 
 
 def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[MemoryEvent, ...]:
@@ -90,9 +89,8 @@ def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> 
 def _why_unknown(captured: GraphModule, error: Exception) -> str:
     """The message that says why eager mode's memory is not known."""
     kinds = {type(fx.value_of(node)).__name__ for node in captured.graph.nodes}
-    special = next((words for kind, words in _SPECIAL.items() if kind in kinds), "")
-    if special:
-        return f"eager's memory is not known: the graph has {special}, whose parts are not followed here"
+    if "NestedTensor" in kinds:
+        return "eager's memory is not known: the graph has nested tensors, whose parts are not followed here"
     words = next(iter(str(error).splitlines()), "")
     return (
         f"eager's memory is not known: an operation can't run on tensors without data ({type(error).__name__}: {words})"
@@ -100,7 +98,8 @@ def _why_unknown(captured: GraphModule, error: Exception) -> str:
 
 
 def _backward(log: _Log, results: Any) -> None:
-    outputs = [value for value in tree_leaves(results) if isinstance(value, torch.Tensor) and value.requires_grad]
+    leaves = [value for value in tree_leaves(results) if isinstance(value, torch.Tensor) and value.requires_grad]
+    outputs = [value.to_local() if is_dtensor(value) else value for value in leaves]
     if not outputs:
         return
     total = _HandingIn.apply(log, *outputs)
@@ -151,13 +150,13 @@ class _Log:
 
     def add_inputs(self, name: str, values: Iterable[Any], role: Role) -> None:
         """Record memory that existed before the call, each storage once."""
-        for value in values:
+        for value in map(local_tensor, values):
             if isinstance(value, torch.Tensor) and fx.memory_of(value) not in self.known:
                 self._add(value, name, "input", role)
 
     def add_results(self, values: Any) -> None:
         """Record new storages among an operation's results as allocations."""
-        for value in tree_leaves(values):
+        for value in map(local_tensor, tree_leaves(values)):
             if not isinstance(value, torch.Tensor) or fx.memory_of(value) in self.known:
                 continue
             if self.handing:
@@ -176,7 +175,7 @@ class _Log:
 
     def keep(self, role: Role, values: Any) -> None:
         """Record tensors that outlive the forward or the backward."""
-        for value in tree_leaves(values):
+        for value in map(local_tensor, tree_leaves(values)):
             found = self.known.get(fx.memory_of(value)) if isinstance(value, torch.Tensor) else None
             if found is not None:
                 self._note("output", *found, role=role)

@@ -17,6 +17,7 @@ checkpointing).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from torch.fx import Graph, GraphModule, Node
@@ -25,6 +26,7 @@ from compiler.record import Artifact
 from compiler.record.printed_code import short_name
 from compiler.torch_api import fx
 
+_ARGUMENT = re.compile(r"args\[(\d+)\]")
 Key = tuple[str, str, bool]
 Ids = tuple[str, ...]
 
@@ -70,13 +72,21 @@ class Provenance:
                 self.found[node] = origins
 
     def _placeholders(self, graph: Graph) -> None:
-        """Match AOTAutograd's primals to the captured graph's placeholders, in order."""
+        """Match AOTAutograd's primals to the captured graph's placeholders, in order.
+
+        A tensor subclass has several primals, such as `args[2]._local_tensor`; the description names its argument.
+        """
         if self.same_names:
             return
         captured = [entity.id for entity in self.parent.entities if entity.kind == "placeholder"]
         primals = [n for n in graph.find_nodes(op="placeholder") if not str(n.target).startswith("tangents")]
         if len(captured) == len(primals):
             self.found.update((node, (origin,)) for node, origin in zip(primals, captured, strict=True))
+            return
+        for node in primals:
+            described = _ARGUMENT.match(fx.input_description(node))
+            if described and int(described[1]) < len(captured):
+                self.found[node] = (captured[int(described[1])],)
 
     def _direct(self, node: Node) -> Ids:
         path = self.paths[node.graph]

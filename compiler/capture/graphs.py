@@ -17,6 +17,8 @@ from compiler.torch_api import fx
 Origins = Callable[[Node], tuple[str, ...]]
 PLACE = ("line", "file", "code")
 MODULE = ("module", "module_type")
+PLACEMENT = ("placements", "mesh", "from_placements", "cause")
+"""Attributes of a local tensor of a DTensor, which the same node in a later graph keeps."""
 KINDS = {"call_function": "call", "call_method": "call", "call_module": "call"}
 SUBGRAPH = "subgraph"
 INNER = {"placeholder": "input", "output": "output"}
@@ -45,7 +47,7 @@ def graph_artifact(
     if parent is None:
         own = _with_all_callers(own)
         own = [_with_call_site(entity, call_site[-1], book) for entity in own] if call_site else own
-    placed = [_inherit_attrs(entity, known) for entity in own]
+    placed = [_inherit_placement(_inherit_attrs(entity, known), known) for entity in own]
     entities = _put_in_modules(placed, _shared_modules(placed) if stage == "backward" else {})
     lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
     return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
@@ -134,6 +136,15 @@ def _inherit_attrs(entity: Entity, known: dict[str, Entity]) -> Entity:
     return replace(entity, attrs=attrs)
 
 
+def _inherit_placement(entity: Entity, known: dict[str, Entity]) -> Entity:
+    """Give a copy of a node the placements of the original, if that is a local tensor too."""
+    same = next((known[origin] for origin in entity.origins if origin in known), None)
+    if same is None or same.label != entity.label or "local_shape" in same.attrs:
+        return entity
+    kept = {name: same.attrs[name] for name in PLACEMENT if name in same.attrs}
+    return replace(entity, attrs=entity.attrs | kept) if kept else entity
+
+
 def _shared_modules(entities: list[Entity]) -> dict[str, str]:
     """Module paths, by id, of recomputed forward nodes that several modules use: the modules' common prefix.
 
@@ -190,6 +201,8 @@ def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
     if path:
         attrs |= {"module": path, "module_type": kind}
     frames = fx.source_frames(node)
+    if style := fx.parallel_style_of(node):
+        attrs["parallel_style"] = style
     if frames:
         attrs |= {"file": book.name(frames[-1].file), "line": frames[-1].line, "code": frames[-1].code}
     for name, text in (("source", fx.input_source(node)), ("description", fx.input_description(node))):

@@ -59,6 +59,7 @@ def _collective(
         wait=f"{artifact.id}.{call.wait}" if call.wait else "",
         entities=(f"{artifact.id}.{call.name}",),
         lines=_lines_of(entity),
+        cause=str(entity.attrs.get("cause", "")) if entity is not None else "",
         order=order,
     )
 

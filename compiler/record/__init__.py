@@ -31,6 +31,8 @@ from compiler.record.distributed_facts import BucketPlan as BucketPlan
 from compiler.record.distributed_facts import Collective as Collective
 from compiler.record.distributed_facts import CollectiveKind as CollectiveKind
 from compiler.record.distributed_facts import Group as Group
+from compiler.record.distributed_facts import PipelineSchedule as PipelineSchedule
+from compiler.record.distributed_facts import PipelineStep as PipelineStep
 from compiler.record.distributed_facts import Place as Place
 from compiler.record.distributed_facts import Unit as Unit
 from compiler.record.limits import TooLargeError, check_json
@@ -137,6 +139,10 @@ class Entity:
     (the `nn.Module` path), `file`, `line`, `checkpoint`. A higher-order operator has `subgraphs`, the ids of the
     entities that hold its bodies; a node in a body has `subgraph`, the id of the entity that holds the body. `inputs`
     are ids in this artifact, `origins` ids in earlier stages.
+
+    A DTensor has `placements` ("Shard(1)"), one for each dimension of its `mesh` (name and size), and `local_shape`;
+    local tensors in later graphs have `placements` and `mesh` where they are known. A redistribution has
+    `from_placements` and `cause`; a call that a ParallelStyle makes has its name as `parallel_style`.
     """
 
     id: str
@@ -411,7 +417,8 @@ class Record:
     another backend. `xray` has all sites of graph breaks, if the user asked for them. `origin` says whether tcompile
     observed the call, simulated a rank of a job, or read the log of a job elsewhere. `place` is the rank, None if
     torch.distributed was not initialized; `groups` and `collectives` are the rank's. `units` are the parameters that
-    FSDP gathers together, or the buckets of DDP; `bucket_plans` has DDP's buckets for other caps.
+    FSDP gathers together, or the buckets of DDP; `bucket_plans` has DDP's buckets for other caps. `pipelines` are the
+    schedules of pipelines that the call runs.
 
     `trust` is unset for a record made in this process. A loaded record is untrusted, whatever its file says, until the
     user agrees to execute its kernels' code (`with_trust`). `trust` is never written to a file.
@@ -453,6 +460,7 @@ class Record:
     collectives: tuple[Collective, ...] = ()
     units: tuple[Unit, ...] = ()
     bucket_plans: tuple[BucketPlan, ...] = ()
+    pipelines: tuple[PipelineSchedule, ...] = ()
     schema: int = SCHEMA
     trust: Trust | msgspec.UnsetType = field(default=msgspec.UNSET, compare=False)
 

@@ -71,6 +71,7 @@ class Builder:
     collectives: list[facts.Collective] = field(default_factory=list)
     units: list[facts.Unit] = field(default_factory=list)
     bucket_plans: list[facts.BucketPlan] = field(default_factory=list)
+    pipelines: list[facts.PipelineSchedule] = field(default_factory=list)
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
         """Add an artifact. If `options.stages` excludes its stage, keep only the origins, which links need.

@@ -17,7 +17,18 @@ import msgspec
 from compiler.record.limits import MOST_FACTS, MOST_STATES, check_counts
 
 if TYPE_CHECKING:
-    from compiler.record import Artifact, Collective, Frame, GraphHalf, Group, Kernel, Place, Record, XRay
+    from compiler.record import (
+        Artifact,
+        Collective,
+        Frame,
+        GraphHalf,
+        Group,
+        Kernel,
+        PipelineSchedule,
+        Place,
+        Record,
+        XRay,
+    )
 
 MOST_LINES = 10_000_000
 MOST_BYTES = 2**50
@@ -57,22 +68,28 @@ class _EntityAttrs(TypedDict, total=False):
 
     bytes: Size
     category: str
+    cause: str
     code: str
     config: dict[str, Any]
     description: str
     device: str
     dtype: str
     file: str
+    from_placements: list[str]
     jump: int | None
     kind: str
     language: str
     launch: _Launch
     line: Line
+    local_shape: list[int | str]
+    mesh: list[tuple[str, Size]]
     module: str
     moves: dict[str, Size]
     op: str
     outputs: list[dict[str, Any]]
+    parallel_style: str
     parts: list[str]
+    placements: list[str]
     reads: list[str]
     saved_bytes: Size
     shape: list[int | str]
@@ -149,6 +166,8 @@ def _check_rank(record: Record, path: str) -> None:
     for place, found in enumerate(record.collectives):
         _check_collective(found, f"{path}.collectives[{place}]")
     _check_units(record, path)
+    for place, pipeline in enumerate(record.pipelines):
+        _check_pipeline(pipeline, f"{path}.pipelines[{place}]")
 
 
 def _check_units(record: Record, path: str) -> None:
@@ -195,6 +214,15 @@ def _check_collective(found: Collective, path: str) -> None:
     for place, line in enumerate(found.lines):
         fits = 0 <= line.line <= MOST_LINES
         _expect(fits, f"Expected a line from 0 to {MOST_LINES:,}", f"{path}.lines[{place}].line")
+
+
+def _check_pipeline(found: PipelineSchedule, path: str) -> None:
+    sizes = (found.stages, found.microbatches, len(found.steps), sum(map(len, found.steps)))
+    _expect(all(size <= MOST_FACTS for size in sizes), f"Expected at most {MOST_FACTS:,} steps", path)
+    _expect(0 <= found.rank < len(found.steps), "Expected a rank of the schedule", f"{path}.rank")
+    for row, steps in enumerate(found.steps):
+        fit = all(0 <= step.stage < found.stages and 0 <= step.microbatch < found.microbatches for step in steps)
+        _expect(fit, "Expected stages and microbatches of the schedule", f"{path}.steps[{row}]")
 
 
 def _check_xray(xray: XRay, path: str) -> None:

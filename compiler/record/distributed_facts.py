@@ -132,3 +132,29 @@ class BucketPlan:
     reductions: tuple[int, ...]
     is_used: bool = False
     graph: str = ""
+
+
+PipelineStepKind = Literal["F", "B", "I", "W"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStep:
+    """The work on one microbatch at one stage.
+
+    `kind` is torch's: F (forward), B (backward), I (backward for inputs only) or W (backward for weights only).
+    """
+
+    stage: int
+    kind: PipelineStepKind
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSchedule:
+    """The schedule of a pipeline: for each rank of the pipeline's group, its steps in order. `rank` is this rank."""
+
+    name: str
+    stages: int
+    microbatches: int
+    rank: int
+    steps: tuple[tuple[PipelineStep, ...], ...]

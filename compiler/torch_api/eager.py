@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,12 +53,6 @@ def inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
         names, _ = inner.__tensor_flatten__()
         inner = getattr(inner, names[0])
     return inner
-
-
-def holds_dtensor(values: Iterable[Any]) -> bool:
-    """Whether a DTensor is among the values."""
-    module = sys.modules.get("torch.distributed.tensor")  # not imported: no DTensor exists
-    return module is not None and any(isinstance(value, module.DTensor) for value in values)
 
 
 def as_eager(module: GraphModule) -> GraphModule:

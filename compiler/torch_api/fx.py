@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from compiler.record.break_facts import is_dynamo
 from compiler.record.printed_code import ASSIGNED, dotted_path, readable_lines
+from compiler.torch_api.dtensor import dtensor_attrs, parallel_style
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
 
@@ -148,8 +149,25 @@ def _rows(module: GraphModule, known: Mapping[Graph, Body], path: str, opening: 
 
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
-    """The user's stack at a node's operation, outermost first; may be empty."""
+    """The user's stack at a node's operation, outermost first; may be empty.
+
+    It ends where the user's code calls torch.distributed: what DTensor does for a line is shown at that line.
+    """
+    frames = _python_frames(node)
+    return tuple(frame for frame in frames if not _is_distributed(frame.file)) or frames
+
+
+def _python_frames(node: Node) -> tuple[SourceFrame, ...]:
     return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not is_dynamo(frame.file))
+
+
+def _is_distributed(file: str) -> bool:
+    return "/torch/distributed/" in file.replace("\\", "/")
+
+
+def parallel_style_of(node: Node) -> str:
+    """The ParallelStyle that made a node of a captured graph, as `RowwiseParallel`; "" for none."""
+    return parallel_style([(frame.file, frame.line) for frame in _python_frames(node)])
 
 
 @lru_cache(maxsize=1024)
@@ -241,7 +259,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def tensor_attrs(value: Any) -> dict[str, Any]:
-    """dtype, shape, stride, device and bytes of a tensor, as JSON values; {} for anything else."""
+    """dtype, shape, stride, device and bytes of a tensor, as JSON values, and a DTensor's placements; {} for others."""
     if not isinstance(value, torch.Tensor):
         return {}
     shape = [_size(size) for size in value.shape]
@@ -253,7 +271,7 @@ def tensor_attrs(value: Any) -> dict[str, Any]:
     }
     if all(isinstance(size, int) for size in shape):
         attrs["bytes"] = value.dtype.itemsize * math.prod(value.shape)
-    return attrs
+    return attrs | dtensor_attrs(value)
 
 
 def _size(value: Any) -> int | str:

@@ -17,6 +17,8 @@ from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.fusion.finding import fusion_finding
 from explorer.findings.guards import guards_finding
 from explorer.findings.memory.finding import memory_finding
+from explorer.findings.pipeline import pipeline_finding
+from explorer.findings.placements import placements_finding
 from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
 from explorer.findings.timing.finding import timing_finding
@@ -38,6 +40,8 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     steps_finding,
     ddp_finding,
     fsdp_finding,
+    placements_finding,
+    pipeline_finding,
     fusion_finding,
     versus_finding,
     timing_finding,

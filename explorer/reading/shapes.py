@@ -53,11 +53,12 @@ def shape_text(shape: Iterable[Any]) -> str:
 
 
 def tensor_type(attrs: Mapping[str, Any]) -> str:
-    """Type from an entity's attrs, as `f32[8, 64]`; "" if it is not a tensor."""
+    """Type from an entity's attrs, as `f32[8, 64]`, with a DTensor's placements; "" if it is not a tensor."""
     if "shape" not in attrs:
         return ""
     name = dtype_name(attrs.get("dtype"))
-    return _SHORT.get(name, name) + shape_text(attrs["shape"])
+    placed = ", ".join(attrs.get("placements", ()))
+    return f"{_SHORT.get(name, name)}{shape_text(attrs['shape'])} {placed}".rstrip()
 
 
 def seconds_text(seconds: float) -> str:

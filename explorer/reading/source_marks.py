@@ -1,4 +1,5 @@
-"""Marks in the source view: the graphs of each line, lines run as plain Python, graph breaks, and inlined calls.
+"""Marks in the source view: the graphs of each line, lines run as plain Python, graph breaks, inlined calls,
+and DTensors.
 
 Rows count the lines of a source artifact's text, from 1. All values are plain JSON, for the manifest.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 from compiler.capture.sources import GAP, function_around
 from compiler.record import Frame, Record, Span
+from explorer.reading.placements import placed_lines
 from explorer.reading.source_lines import Place, SourceLines
 
 Function = tuple[str, int, int]
@@ -32,6 +34,7 @@ def source_marks(record: Record) -> dict[str, Any]:
         "plain": plain_lines(record),
         "spans": break_spans(record),
         "calls": inlined_calls(record),
+        "placed": placed_lines(record),
     }
 
 

@@ -79,6 +79,16 @@ STAGE_WORDS: dict[str, StageWords] = {
         frozenset({"unit"}),
         "units",
     ),
+    "placements": StageWords(
+        "Placements",
+        "How each DTensor is spread over the ranks, and why it is redistributed.",
+        _FINDINGS,
+        frozenset({"placement"}),
+        "values",
+    ),
+    "pipeline": StageWords(
+        "Pipeline", "What each rank of a pipeline does, step by step.", _FINDINGS, frozenset({"pipeline"}), "schedules"
+    ),
     "captured": StageWords(
         "Captured", "The graphs that TorchDynamo captured from the bytecode.", _GRAPHS, _CALLS, "ops"
     ),

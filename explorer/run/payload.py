@@ -23,6 +23,7 @@ from explorer.findings.timing.heat import source_heat
 from explorer.findings.timing.measured import add_measured_times
 from explorer.findings.versus import names_of, totals
 from explorer.reading.kernel_table import list_of_kernels
+from explorer.reading.placements import add_placed_lines
 from explorer.reading.sites import break_count, break_of, recompile_count
 from explorer.reading.source_lines import SourceLines
 from explorer.reading.source_marks import source_marks
@@ -64,7 +65,7 @@ class Payload:
         """Take a new version of the record, with its findings; only changed parts are compressed again."""
         found, shown = self.known.look_up(record)
         self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
-        self.record = add_measured_times(shown)
+        self.record = add_placed_lines(add_measured_times(shown))
         for artifact in self.record.artifacts:
             finding = self._findings.get(artifact.id)
             known, now = self._made.get(artifact.id), finding or artifact

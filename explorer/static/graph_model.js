@@ -232,6 +232,6 @@ export function shapeInWords({ kind, attrs }) {
     /^(bfloat|float|uint|int|complex|bool)/,
     (word) => DTYPES[/** @type {keyof typeof DTYPES} */ (word)],
   );
-  if (Array.isArray(attrs.shape)) return `${dtype}[${attrs.shape.join(", ")}]`;
+  if (Array.isArray(attrs.shape)) return [`${dtype}[${attrs.shape.join(", ")}]`, attrs.placements?.join(", ")].filter(Boolean).join(" ");
   return String(attrs.what ?? attrs.category ?? (kind === "call" ? "" : kind));
 }

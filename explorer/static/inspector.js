@@ -21,7 +21,7 @@ import { frameName } from "./source_marks.js";
  */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line eager_time compiled_time measured_µs launch".split(" "));
+const PLACED = new Set("cause placements dtype shape stride device bytes module module_type target code op file line eager_time compiled_time measured_µs launch".split(" "));
 /** What languages and verdicts are called here. @type {Record<string, string>} */
 const LANGUAGES = { triton: "Triton", cpp: "C++" };
 /** @type {Record<string, string>} */
@@ -143,7 +143,7 @@ export class Inspector {
     const { openLab } = this.actions;
     if (!openLab || !(entity.attrs.language === "triton" || entity.attrs.launch)) return h("div", {}, known);
     const onclick = () => openLab(entity.id);
-    const title = "Copies a cell in which the kernel can be changed, run and compared with the original";
+    const title = "Copies a cell to change the kernel, run it and compare it";
     return h("div", {}, h("button", { class: "tc-lab", type: "button", title, onclick }, "Open in the kernel lab"), known);
   }
 
@@ -154,7 +154,7 @@ export class Inspector {
     const text = trees.get(entity.id);
     if (text) return section("At each level", h("div", {}, h("pre", { class: "tc-code tc-tree", tabIndex: 0 }, text)));
     if (!kernel || entity.kind !== "call" || !manifest.trees.includes(stage)) return h("div");
-    const title = "What it becomes as ATen, core ATen, what Inductor lowers, and prims; by which code, with what numbers";
+    const title = "The call as ATen, core ATen, Inductor's and prim operators, with the numbers of each";
     const button = h("button", { class: "tc-lab", type: "button", title }, "Decompose it, level by level");
     button.addEventListener("click", () => {
       button.disabled = true;
@@ -446,6 +446,8 @@ function tensorFacts({ attrs }) {
     ["Stride", Array.isArray(attrs.stride) ? `[${attrs.stride.join(", ")}]` : ""],
     ["Size", attrs.bytes ? bytesInWords(attrs.bytes) : ""],
     ["Device", attrs.device ?? ""],
+    ["Placement", attrs.placements?.join(", ") ?? ""],
+    ["Why", attrs.cause ?? ""],
     ["Line", attrs.file && attrs.line ? `${attrs.file}:${attrs.line}` : ""],
     ["Module", module],
     ["Checkpoint", attrs.checkpoint ?? ""],
@@ -470,7 +472,7 @@ function inWords(name) {
 /** @param {any} value */
 function valueInWords(value) {
   if (typeof value === "string") return value;
-  const flat = Array.isArray(value) && value.every((item) => typeof item !== "object");
+  const flat = Array.isArray(value) && value.flat().every((item) => typeof item !== "object");
   return flat ? value.join(", ") : JSON.stringify(value);
 }
 

@@ -156,7 +156,7 @@ export class Rainbow {
   /** What colours and stripes mean. */
   note() {
     const by = this.unit || "number of rows";
-    const title = `Each source line has one colour in all panes. In the stripe beside a text it is as high as its share of the ${by}. What computes several lines, as a fused kernel does, counts for each of them by an equal share.`;
+    const title = `Each source line has one colour in all panes; its height in a stripe is its share of the ${by}. The time of a fused kernel is shared equally by its lines.`;
     return h("span", { class: "tc-legend-item tc-rainbow-note", title }, h("i", { class: "tc-rainbow-swatch" }), `by source line; stripe: ${by}`);
   }
 }

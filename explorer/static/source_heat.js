@@ -65,7 +65,7 @@ export function heatLegend(store, artifact) {
     shown.set(store, Number(select.value));
     store.tell("heat");
   });
-  const title = `Measured on the ${heat.device}: a line with all that it calls; the longest bar is the whole call. What computes several lines, as a fused kernel does, counts for each of them by an equal share.`;
+  const title = `Measured on the ${heat.device}, with all that a line calls; the longest bar is the whole call. The time of a fused kernel is shared equally by its lines.`;
   const sides = SIDES.map((side) => h("span", { class: "tc-legend-item", title }, h("i", { class: `tc-heat-${side}` }), side));
   return [h("label", { class: "tc-legend-item", title }, "time", select), ...sides];
 }

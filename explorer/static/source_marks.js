@@ -30,7 +30,7 @@ function colourOf({ landed }, graph) {
 export function marksOf(manifest, artifact, open) {
   const plain = new Set((manifest.plain[artifact] ?? []).map((row) => row - 1));
   const [breaks, ranges] = [breaksOf(manifest, artifact, open), rangesOf(manifest, artifact)];
-  return { graphs: graphsOf(manifest, artifact), plain, breaks, ranges };
+  return { graphs: graphsOf(manifest, artifact), plain, breaks, ranges, placed: manifest.placed?.[artifact] ?? {} };
 }
 
 /** The graphs that each row landed in. @param {Manifest} manifest @param {string} artifact */
@@ -44,13 +44,16 @@ function graphsOf(manifest, artifact) {
 
 /**
  * The colours beside a row, and what they say, if any.
- * @param {Manifest} manifest @param {string[]} graphs @param {boolean} plain @returns {[string[], string] | undefined}
+ * @param {Manifest} manifest @param {string[]} graphs @param {boolean} plain @param {string} [placed] placements of DTensors
+ * @returns {[string[], string] | undefined}
  */
-export function tintOf(manifest, graphs, plain) {
+export function tintOf(manifest, graphs, plain, placed) {
   if (!graphs.length && !plain) return undefined;
   const colours = [...new Set(graphs.map((graph) => colourOf(manifest, graph)))].slice(0, plain ? STRIPES - 1 : STRIPES);
-  const words = graphs.length ? [`In graph ${graphs.join(", ")}`] : [];
-  return plain ? [[...colours, "tc-plain"], [...words, "Ran as plain Python"].join("; ")] : [colours, words.join()];
+  if (plain) colours.push("tc-plain");
+  if (placed) colours.push("tc-placed");
+  const words = [graphs.length && `In graph ${graphs.join(", ")}`, plain && "Ran as plain Python", placed];
+  return [colours, words.filter(Boolean).join("\n")];
 }
 
 /**
@@ -118,9 +121,11 @@ export function legendOf(manifest, artifact, select) {
     byCode.set(codeOf(graph), [...(byCode.get(codeOf(graph)) ?? []), graph]);
   }
   const items = [...byCode.values()].map((graphs) => graphButton(manifest, graphs, byCode.size <= NAMED, select));
-  if (!manifest.plain[artifact]?.length) return items;
-  const title = "Lines that certainly ran as plain Python: of a branch that may have been left out nothing is said";
-  return [...items, h("span", { class: "tc-legend-item", title }, h("i", { class: "tc-plain" }), "plain Python")];
+  const item = (/** @type {string} */ mark, /** @type {string} */ name, /** @type {string} */ title) =>
+    items.push(h("span", { class: "tc-legend-item", title }, h("i", { class: mark }), name));
+  if (manifest.plain[artifact]?.length) item("tc-plain", "plain Python", "Lines known to have run as plain Python");
+  if (manifest.placed?.[artifact]) item("tc-placed", "DTensor", "Lines with DTensors: hover for placements and redistributions");
+  return items;
 }
 
 /** The function of a frame; where it goes on after a break, with the line. @param {Manifest["frames"][0]} frame */

@@ -198,7 +198,7 @@ function marksIn(store, placed, showBreaks) {
     const both = own.filter((graph) => outer?.includes(graph));
     return both.length ? both : own;
   };
-  const tints = byRow(placed, (place) => tintOf(store.manifest, graphsAt(place), marksAt(place).plain.has(place.row)));
+  const tints = byRow(placed, (place) => tintOf(store.manifest, graphsAt(place), marksAt(place).plain.has(place.row), marksAt(place).placed[place.row + 1]));
   return {
     tints: new Map([...tints].map(([at, [colours]]) => [at, colours])),
     titles: new Map([...tints].map(([at, [, title]]) => [at, title])),

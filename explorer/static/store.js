@@ -28,6 +28,7 @@ import { Rainbow } from "./rainbow.js";
  *   decisions: {pass: string, verdict: string, count: number}[],
  *   compare: [string, string] | null, first: string[], embedded?: boolean, trees: string[],
  *   versus?: {names: [string, string], rows: [string, string, string][]} | null, landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
+ *   placed: Record<string, Record<string, string>>,
  *   spans: Record<string, [number, number, number, string, boolean][]>, heat?: import("./source_heat.js").Heat,
  *   calls: Record<string, Record<string, [string, number, number, string][]>>}} Manifest
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,

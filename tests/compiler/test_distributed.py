@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from compiler.engine import SHARDED, explore
+from compiler.engine import NOT_SENT, explore
 from compiler.record import Place, Record
 from compiler.record.options import Options
+from compiler.torch_api.pipelines import pipeline_schedules
+from explorer.findings import findings
+from explorer.findings.pipeline import most_in_flight, timed_steps
+from explorer.reading.placements import placed_lines
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not in this build")
 
@@ -136,20 +142,77 @@ def test_ddp_passes_the_check_under_gloo(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "4 4\n")
 
 
-@pytest.mark.parametrize("options", [Options(), Options(target="cpu", check=True)])
-def test_dtensor_raises_no_internal_errors(fake_group: None, options: Options) -> None:
-    model = Blocks(16, 1)
-    plan = {"blocks.0.up": ColwiseParallel(), "blocks.0.down": RowwiseParallel()}
-    parallelize_module(model, init_device_mesh("cpu", (8,)), plan)  # type: ignore[arg-type]
+@pytest.mark.parametrize("options", [Options(), Options(target="cpu", check=True, time=True)])
+def test_tensor_parallel_stages(fake_group: None, options: Options) -> None:
+    model = Blocks(16, 2)
+    styles = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    plan = {f"blocks.{index}.{name}": style for index in (0, 1) for name, style in styles.items()}
+    parallelize_module(model, init_device_mesh("cpu", (8,), mesh_dim_names=("tp",)), plan)  # type: ignore[arg-type]
     record = explore(model, (torch.randn(8, 16),), options=options).record
+    assert Record.from_json(record.to_json()) == record
     assert record.of_stage("autograd")
-    assert record.of_stage("backward")
-    assert [problem.reason for problem in record.problems] == ([SHARDED.reason] if options.check else [])
-    assert any("all_reduce" in artifact.text for artifact in record.of_stage("forward"))
+    assert [problem.reason for problem in record.problems] == ([NOT_SENT.reason] if options.check else [])
+    if not options.time:
+        assert {event.half for event in record.memory if event.side == "eager"} == {"forward", "backward"}
+
+    linear = record["captured"].entity("linear_1").attrs
+    assert [linear[name] for name in ("placements", "mesh", "local_shape")] == [["Partial(sum)"], [["tp", 8]], [8, 16]]
+    weight = next(entity for entity in record["forward"].entities if entity.attrs.get("shape") == [8, 16])
+    assert weight.attrs["placements"] == ["Shard(0)"]
+    made = "`linear` of the input Shard(1), weight Shard(1) and bias Replicate() gives Partial(sum)"
+    for stage in ("joint", "forward"):
+        wait = record[stage].entity("wait_tensor").attrs
+        assert wait["cause"] == f"{made}; RowwiseParallel of `blocks.0.down` asks for Replicate()"
+        assert (wait["from_placements"], wait["placements"]) == (["Partial(sum)"], ["Replicate()"])
+        assert wait["code"] == "return x + self.down(torch.relu(self.up(x)))"
+    (sent,) = [entity for entity in record["backward"].entities if "all_reduce" in entity.label]
+    gradient = "gradient of the result of `add`, Partial(sum) becomes Replicate()"
+    assert sent.attrs["cause"] == f"ColwiseParallel of `blocks.1.up`: {gradient}"
     assert record.origin == "simulated"
     assert record.place == Place(rank=3, world=8, mesh=(("dim 0", 8),), coordinates=(3,))
     assert [group.ranks for group in record.groups] == [tuple(range(8))]
-    [reduced] = record.collectives
-    assert (reduced.kind, reduced.half, reduced.reduction, reduced.group_size) == ("all_reduce", "forward", "sum", 8)
-    assert reduced.input_bytes == reduced.output_bytes == 8 * 16 * 4
+    assert [(found.kind, found.half) for found in record.collectives] == [
+        ("all_reduce", "forward"), ("all_reduce", "forward"), ("all_reduce", "backward"),
+    ]  # fmt: skip
+    for found in record.collectives:
+        assert (found.reduction, found.group_size, found.input_bytes) == ("sum", 8, 8 * 16 * 4)
+        assert found.output_bytes == found.input_bytes
+    assert record.collectives[0].cause == wait["cause"]
+
+    [text] = [found.artifact.text for found in findings(record) if found.artifact.stage == "placements"]
+    assert "20 DTensors on the mesh tp=8; DTensor changes placements 5 times, which takes 3 collectives." in text
+    [marks] = placed_lines(record).values()
+    [words] = marks.values()
+    assert "linear_1: f32[8, 16] Partial(sum) on tp=8" in words
+    assert f"redistributed in the backward: {sent.attrs['cause']}" in words
+
+
+def test_pipeline_schedules_as_charts() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    try:
+        schedules = [
+            schedule([stage_of_rank(1, 8), stage_of_rank(5, 8)] if count > 1 else stage_of_rank(1, 4), 8)
+            for schedule, count in ((ScheduleGPipe, 1), (Schedule1F1B, 1), (ScheduleInterleaved1F1B, 2))
+        ]
+        found = [pipeline_schedules(schedule.step, ())[0] for schedule in schedules]
+    finally:
+        dist.destroy_process_group()
+    assert [(each.name, each.stages, each.rank) for each in found] == [
+        ("ScheduleGPipe", 4, 1), ("Schedule1F1B", 4, 1), ("ScheduleInterleaved1F1B", 8, 1),
+    ]  # fmt: skip
+    timed = [timed_steps(each) for each in found]
+    lengths = [max(steps[-1].end for steps in ranks) for ranks in timed if ranks]
+    assert lengths == [33, 33, 57]  # (3 ranks + 8 microbatches) * 3 units; interleaved: 9 idle units instead of 9 of 33
+    assert [most_in_flight(ranks[1]) for ranks in timed if ranks] == [8, 3, 9]
+    record = Record("f", Options(), pipelines=tuple(found))
     assert Record.from_json(record.to_json()) == record
+    text = next(each.artifact.text for each in findings(record) if each.artifact.stage == "pipeline")
+    assert "`Schedule1F1B`: 4 stages on 4 ranks, 8 microbatches a step." in text
+    assert "33 units of time, of which this rank is idle for 9 (27%" in text
+    circle = replace(found[0], steps=tuple(steps[::-1] for steps in found[0].steps))
+    assert timed_steps(circle) is None
+
+
+def stage_of_rank(index: int, count: int) -> PipelineStage:
+    x = torch.randn(4, 8)
+    return PipelineStage(nn.Linear(8, 8), index, count, torch.device("cpu"), input_args=(x,), output_args=(x,))

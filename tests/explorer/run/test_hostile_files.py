@@ -58,6 +58,8 @@ def in_a_circle(field: str) -> Callable[[dict[str, Any]], object]:
 PHASE = {"name": "a", "seconds": 1.0, "parent": "b"}
 EVENT = {"graph": "0/0", "half": "forward", "what": "allocate", "buffer": "buf0", "bytes": 8, "live": 8}
 MERGE = {"graph": "0/0", "kind": "forward", "round": 1, "first": "b", "second": "c", "name": "a", "saved": 1}
+STEP = {"stage": 1, "kind": "F", "microbatch": 0}
+PIPELINE = {"name": "p", "stages": 2, "microbatches": 1, "rank": 0, "steps": [[STEP]]}
 COLLECTIVE = {"id": "c", "kind": "all_reduce", "input_bytes": 8, "output_bytes": 8}
 
 
@@ -82,6 +84,8 @@ COLLECTIVE = {"id": "c", "kind": "all_reduce", "input_bytes": 8, "output_bytes":
         (lambda plain: plain.update(versus=plain | {"versus": dict(plain)}), r"\$\.versus\.versus"),
         (lambda plain: plain.update(place={"rank": 8, "world": 8}), r"\$\.place\.rank"),
         (lambda plain: plain.update(place={"rank": 0, "world": 8, "mesh": [["dp", 9]]}), r"\$\.place\.mesh"),
+        (lambda plain: plain.update(pipelines=[PIPELINE | {"stages": 1}]), r"\$\.pipelines\[0\]\.steps\[0\]"),
+        (lambda plain: artifact(plain)["entities"][2]["attrs"].update(placements=[1]), r"attrs\.placements\[0\]"),
         (lambda plain: plain.update(collectives=[COLLECTIVE, COLLECTIVE]), r"\$\.collectives\[1\]\.id"),
         (lambda plain: plain.update(collectives=[COLLECTIVE | {"input_bytes": -1}]), r"collectives\[0\]\.input_bytes"),
     ],
