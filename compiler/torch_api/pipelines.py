@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from compiler.record import PipelineSchedule, PipelineStep
@@ -39,9 +40,17 @@ def _schedule(schedule: Any) -> PipelineSchedule | None:
     if not order:
         return None
     stages = getattr(schedule, "_stages", None) or [schedule._stage]
-    steps = tuple(tuple(_steps(order[rank])) for rank in sorted(order))
+    steps = tuple(_numbered_from_zero([*_steps(order[rank])]) for rank in sorted(order))
     name, rank = type(schedule).__name__.lstrip("_"), stages[0].group_rank
     return PipelineSchedule(name, schedule._num_stages, schedule._n_microbatches, rank, steps)
+
+
+def _numbered_from_zero(steps: Sequence[PipelineStep]) -> tuple[PipelineStep, ...]:
+    """The steps with the microbatches of each stage from 0; torch numbers the forwards of 1F1B's last rank from 1."""
+    first: dict[tuple[int, str], int] = {}
+    for step in steps:
+        first[step.stage, step.kind] = min(step.microbatch, first.get((step.stage, step.kind), step.microbatch))
+    return tuple(replace(step, microbatch=step.microbatch - first[step.stage, step.kind]) for step in steps)
 
 
 def _steps(actions: Iterable[Any]) -> Iterator[PipelineStep]:

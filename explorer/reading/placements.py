@@ -12,10 +12,11 @@ from explorer.reading.source_lines import Place, SourceLines
 MOST = 12
 """Maximum number of values and redistributions that are listed for one line."""
 ATTRIBUTE = "DTensor"
+_REDISTRIBUTED = "redistributed"
 
 
 def placed_lines(record: Record) -> dict[str, dict[int, str]]:
-    """Source artifact -> row -> its DTensors with placements, and why they are redistributed, in words."""
+    """Source artifact -> row -> why DTensors are redistributed there, and the placement of each, in words."""
     found: dict[Place, dict[str, None]] = {}
     lines = SourceLines(record)
     for artifact in record.artifacts:
@@ -27,7 +28,7 @@ def placed_lines(record: Record) -> dict[str, dict[int, str]]:
                     found.setdefault(place, {})[words] = None
     rows: dict[str, dict[int, str]] = {}
     for (artifact_id, row), words_of in sorted(found.items()):
-        listed = [*words_of]
+        listed = sorted(words_of, key=lambda words: not words.startswith(_REDISTRIBUTED))
         more = [f"and {len(listed) - MOST} more"] if len(listed) > MOST else []
         rows.setdefault(artifact_id, {})[row] = "\n".join([*listed[:MOST], *more])
     return rows
@@ -43,7 +44,7 @@ def _place(entity: Entity, lines: SourceLines) -> Place | None:
 def _words(entity: Entity, stage: str) -> str:
     """A captured DTensor, or the cause of a redistribution; "" for a local tensor."""
     if "cause" in entity.attrs and "placements" in entity.attrs and stage != "captured":
-        way = "redistributed in the backward" if entity.attrs.get("backward") else "redistributed"
+        way = f"{_REDISTRIBUTED} in the backward" if entity.attrs.get("backward") else _REDISTRIBUTED
         return f"{way}: {entity.attrs['cause']}"
     if stage != "captured" or "cause" in entity.attrs:
         return ""
