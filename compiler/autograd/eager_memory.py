@@ -99,7 +99,7 @@ def _why_unknown(captured: GraphModule, error: Exception) -> str:
 
 def _backward(log: _Log, results: Any) -> None:
     leaves = [value for value in tree_leaves(results) if isinstance(value, torch.Tensor) and value.requires_grad]
-    outputs = [value.to_local() if is_dtensor(value) else value for value in leaves]
+    outputs = [_local_output(value) for value in leaves]
     if not outputs:
         return
     total = _HandingIn.apply(log, *outputs)
@@ -107,6 +107,11 @@ def _backward(log: _Log, results: Any) -> None:
     seed = torch.empty_like(total)
     with Watching(log.add_results):
         total.backward(seed)
+
+
+def _local_output(value: Any) -> torch.Tensor:
+    """This rank's part of an output, connected to it by autograd."""
+    return value.to_local() if is_dtensor(value) else value  # type: ignore[no-any-return]
 
 
 class _HandingIn(torch.autograd.Function):

@@ -44,23 +44,26 @@ def local_placements(module: GraphModule, artifact: Artifact, parent: Artifact, 
     """
     before = {entity.id: entity for entity in parent.entities}
     attrs: Attrs = {}
-    for label, origin in _parts(artifact, before).items():
-        attrs[label] = {name: origin.attrs[name] for name in ("placements", "mesh")}
+    for label, whole in _parts(artifact, before).items():
+        attrs[label] = {name: whole.attrs[name] for name in ("placements", "mesh")}
     entities = {entity.label: entity for entity in artifact.entities}
     causes = explicit_causes(parent)
     for graph, path in fx.graph_paths(module).items():
         for each in found.of_graph(graph):
             names = [fx.qualified_name(path, name) for name in each.nodes]
             nodes = [entities[name] for name in names if name in entities]
-            origin = next((before[name] for node in nodes for name in node.origins if name in before), None)
+            origin = next((found for node in nodes if (found := _origin(node, before))), None)
             known = causes.get(origin.label, {}).get("cause", "") if origin is not None else ""
             attrs |= _of_redistribution(each, nodes, origin, known, before)
     for entity in artifact.entities:
         if is_collective(entity) and "cause" not in attrs.get(entity.label, {}):
-            origin = next((before[name] for name in entity.origins if name in before), None)
-            if cause := _cause_of_call(entity, origin, before):
+            if cause := _cause_of_call(entity, _origin(entity, before), before):
                 attrs[entity.label] = attrs.get(entity.label, {}) | {"cause": cause}
     return attrs
+
+
+def _origin(entity: Entity, before: Mapping[str, Entity]) -> Entity | None:
+    return next((before[name] for name in entity.origins if name in before), None)
 
 
 def is_collective(entity: Entity) -> bool:
