@@ -56,9 +56,9 @@ def local_placements(module: GraphModule, artifact: Artifact, parent: Artifact, 
             known = causes.get(origin.label, {}).get("cause", "") if origin is not None else ""
             attrs |= _of_redistribution(each, nodes, origin, known, before)
     for entity in artifact.entities:
-        if is_collective(entity) and "cause" not in attrs.get(entity.label, {}):
-            if cause := _cause_of_call(entity, _origin(entity, before), before):
-                attrs[entity.label] = attrs.get(entity.label, {}) | {"cause": cause}
+        is_unexplained = is_collective(entity) and "cause" not in attrs.get(entity.label, {})
+        if is_unexplained and (cause := _cause_of_call(entity, _origin(entity, before), before)):
+            attrs[entity.label] = attrs.get(entity.label, {}) | {"cause": cause}
     return attrs
 
 
