@@ -111,7 +111,7 @@ def _backward(log: _Log, results: Any) -> None:
 
 def _local_output(value: Any) -> torch.Tensor:
     """The rank's part of a DTensor, connected to it by autograd; any other output itself."""
-    return value.to_local() if is_dtensor(value) else value  # type: ignore[no-any-return]
+    return value.to_local() if is_dtensor(value) else value
 
 
 class _HandingIn(torch.autograd.Function):

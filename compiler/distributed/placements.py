@@ -52,9 +52,9 @@ def local_placements(module: GraphModule, artifact: Artifact, parent: Artifact, 
         for each in found.of_graph(graph):
             names = [fx.qualified_name(path, name) for name in each.nodes]
             nodes = [entities[name] for name in names if name in entities]
-            origin = next((found for node in nodes if (found := _origin(node, before))), None)
-            known = causes.get(origin.label, {}).get("cause", "") if origin is not None else ""
-            attrs |= _of_redistribution(each, nodes, origin, known, before)
+            origin = next(filter(None, (_origin(node, before) for node in nodes)), None)
+            asked = causes.get(origin.label, {}).get("cause", "") if origin is not None else ""
+            attrs |= _of_redistribution(each, nodes, origin, asked, before)
     for entity in artifact.entities:
         is_unexplained = is_collective(entity) and "cause" not in attrs.get(entity.label, {})
         if is_unexplained and (cause := _cause_of_call(entity, _origin(entity, before), before)):
