@@ -3,6 +3,10 @@
 A captured graph holds DTensors, so its values have placements. AOTAutograd's graphs hold the local tensors of one
 rank. A node there has the placements of the captured value that it computes; a node of a redistribution, those that
 DTensor moved it to.
+
+A DTensor's entity has `placements` ("Shard(1)"), one for each dimension of its `mesh` (name and size), and
+`local_shape`; a local tensor has `placements` and `mesh` where they are known. A redistribution has `from_placements`
+and `cause`; a call that a ParallelStyle makes has its name as `parallel_style`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from compiler.record.distributed_facts import Collective as Collective
 from compiler.record.distributed_facts import CollectiveKind as CollectiveKind
 from compiler.record.distributed_facts import Group as Group
 from compiler.record.distributed_facts import PipelineSchedule as PipelineSchedule
-from compiler.record.distributed_facts import PipelineStep as PipelineStep
 from compiler.record.distributed_facts import Place as Place
 from compiler.record.distributed_facts import Unit as Unit
 from compiler.record.limits import TooLargeError, check_json
@@ -139,10 +138,7 @@ class Entity:
     (the `nn.Module` path), `file`, `line`, `checkpoint`. A higher-order operator has `subgraphs`, the ids of the
     entities that hold its bodies; a node in a body has `subgraph`, the id of the entity that holds the body. `inputs`
     are ids in this artifact, `origins` ids in earlier stages.
-
-    A DTensor has `placements` ("Shard(1)"), one for each dimension of its `mesh` (name and size), and `local_shape`;
-    local tensors in later graphs have `placements` and `mesh` where they are known. A redistribution has
-    `from_placements` and `cause`; a call that a ParallelStyle makes has its name as `parallel_style`.
+    DTensors also have the attributes of `compiler.distributed.placements`.
     """
 
     id: str

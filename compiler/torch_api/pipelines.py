@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compiler.record import PipelineSchedule, PipelineStep
+from compiler.record.distributed_facts import PipelineSchedule, PipelineStep
 
 _KINDS = ("F", "B", "I", "W")
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compiler.record import Entity, PipelineSchedule, PipelineStep, Record
+from compiler.record import Entity, PipelineSchedule, Record
+from compiler.record.distributed_facts import PipelineStep
 from compiler.record.plain_text import pluralize
 from explorer.render.document import Items, Link, Parts, Row, Table, Tag, Text, Words
 from explorer.render.finding import Finding
