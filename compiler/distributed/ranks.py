@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product, zip_longest
 from math import prod
@@ -171,18 +171,21 @@ def fingerprint(record: Record, shapes: object = "") -> str:
 
     `shapes` stands for the shapes of the rank's shards.
     """
-    names = {group.name: f"group {index}" for index, group in enumerate(record.groups)}
-    texts = [_canonical(artifact, names) for artifact in record.artifacts if artifact.stage in _COMPARED]
+    texts = [f"{artifact.id}\n{artifact.text}" for artifact in compared_artifacts(record)]
     calls = [repr((each.kind, each.graph, each.half, each.group_size, each.dtype, each.input_bytes, each.output_bytes))
              for each in record.collectives]  # fmt: skip
     return hashlib.sha256("\n".join([*texts, *calls, str(shapes)]).encode()).hexdigest()[:12]
 
 
-def _canonical(artifact: Artifact, names: Mapping[str, str]) -> str:
-    text = artifact.text
-    for name, instead in names.items():
-        text = text.replace(f"'{name}'", f"'{instead}'")
-    return f"{artifact.id}\n{text}"
+def compared_artifacts(record: Record) -> Iterator[Artifact]:
+    """The artifacts that must be equal on equal ranks, with numbers in place of the names of process groups."""
+    names = {group.name: f"group {index}" for index, group in enumerate(record.groups)}
+    for artifact in record.artifacts:
+        if artifact.stage in _COMPARED:
+            text = artifact.text
+            for name, instead in names.items():
+                text = text.replace(f"'{name}'", f"'{instead}'")
+            yield replace(artifact, text=text)
 
 
 def find_hangs(records: Mapping[int, Record]) -> tuple[Hang, ...]:

@@ -26,6 +26,7 @@ TITLES = {
     "autograd": "Other forward or backward",
     "post-grad graph": "Other post-grad graph",
     "kernels": "Other kernels",
+    "shards": "Other shapes of shards",
     "guards": "Other guards",
     "cache": "Other cache outcome",
 }

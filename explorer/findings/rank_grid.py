@@ -9,7 +9,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-from compiler.distributed.ranks import Ranks
+from compiler.distributed.ranks import Ranks, compared_artifacts
 from compiler.logs.ranks import Difference, RankComparison
 from compiler.record import Artifact, Record, Span
 from compiler.record.plain_text import pluralize, rank_words, size_text
@@ -160,6 +160,12 @@ def compare(ranks: Ranks, one: int, other: int) -> RankComparison:
     if ranks.fingerprints[one] == ranks.fingerprints[other]:
         return RankComparison(((one, other),), ())
     found = list(differences(ranks.records[one], ranks.records[other], one, other))
+    if not found:
+        words = (
+            f"the shards of rank {other} have other shapes than those of rank {one}; graphs, code and collectives "
+            "are equal"
+        )
+        found.append(Difference("shards", words, (other,), (one,)))
     return RankComparison(((one,), (other,)), tuple(found))
 
 
@@ -167,10 +173,11 @@ def differences(a: Record, b: Record, one: int, other: int) -> Iterator[Differen
     """The first difference of each kind between the records of two ranks, which follow from each other."""
     yield from _missing_graphs(a, b, one, other)
     yield from _collective_difference(a, b, one, other)
+    left, right = list(compared_artifacts(a)), list(compared_artifacts(b))
     changed: list[Difference] = []
     for stage, kind in _KINDS.items():
-        for artifact in a.of_stage(stage):
-            same = next((each for each in b.of_stage(stage) if each.id == artifact.id), None)
+        for artifact in (each for each in left if each.stage == stage):
+            same = next((each for each in right if each.id == artifact.id), None)
             if same is not None and same.text != artifact.text and all(each.kind != kind for each in changed):
                 function = next((frame.function for frame in b.frames if frame.id == same.graph), "")
                 found = _text_difference(kind, artifact, same, one, other)
