@@ -1,8 +1,8 @@
 """Simulated ranks against real ones: `python -m benchmarks.rank_fidelity [MODEL:WRAP…] [--ranks 2 4]`.
 
 Each real rank is a process with gloo on the CPU. It explores a training step, and counts the collectives of an eager
-step at c10d's operators; a fork of it simulates the same rank. Texts of all stages must be equal, and bytes by kind of
-collective must equal what was counted. Prints a table, and JSON with `--json FILE`.
+step at c10d's operators. Each rank is also simulated, in a process of its own. Texts of all stages must be equal, and
+bytes by kind of collective must equal what was counted. Prints a table, and JSON with `--json FILE`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.rank_models import MODELS, WRAPS, cases
+from compiler.distributed.group import simulate_group
 from compiler.engine import Exploration
 from compiler.record import Record
 from compiler.record.options import Options
@@ -112,18 +114,6 @@ def count_eager(model: str, wrap: str, world: int) -> Bytes:
 
 
 @contextmanager
-def simulated(rank: int, world: int) -> Iterator[None]:
-    """Torch's fake process group."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-@contextmanager
 def real(rank: int, world: int, store: str) -> Iterator[None]:
     """A gloo process group of `world` processes."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
@@ -133,49 +123,56 @@ def real(rank: int, world: int, store: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def run_rank(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
-    """The process of one rank: all cases with gloo and, in a fork, simulated; the results are in files of the folder.
-
-    Both start from one state: which of two equal mesh arguments torch names in a graph depends on earlier compilations.
-    """
-    torch.set_num_threads(1)
-    pairs = {name: name.split(":") for name in names}
-    simulation = os.fork()
-    if simulation == 0:
-        code = 1
-        try:
-            with simulated(rank, world):
-                found = {name: result_of(*pair, world, stages(name)) for name, pair in pairs.items()}
-            (folder / f"{rank}.fake").write_text(json.dumps(found))
-            code = 0
-        finally:
-            os._exit(code)
+def run_real(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
+    """One rank with gloo: explored and eager; the results are in files of the folder."""
     with real(rank, world, str(folder / "store")):
-        found = {name: result_of(*pair, world, stages(name)) for name, pair in pairs.items()}
-        eager = {name: count_eager(*pair, world) for name, pair in pairs.items()}
+        found = {name: result_of(*name.split(":"), world, stages(name)) for name in names}
+        eager = {name: count_eager(*name.split(":"), world) for name in names}
     (folder / f"{rank}.real").write_text(json.dumps(found))
     (folder / f"{rank}.eager").write_text(json.dumps(eager))
-    if os.waitstatus_to_exitcode(os.waitpid(simulation, 0)[1]):
-        raise RuntimeError(f"the simulation of rank {rank} failed")
+
+
+def run_simulated(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
+    """One rank, simulated; the results are in a file of the folder."""
+    with simulate_group(world, rank):
+        found = {name: result_of(*name.split(":"), world, stages(name)) for name in names}
+    (folder / f"{rank}.fake").write_text(json.dumps(found))
+
+
+def fork_ranks(world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
+    """Run all ranks, real and simulated, in forks of this process. Raises SystemExit if one fails.
+
+    All start from one state: which of two equal mesh arguments torch names in a graph depends on earlier compilations.
+    """
+    torch.set_num_threads(1)
+    children = []
+    for run, rank in product((run_real, run_simulated), range(world)):
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                run(rank, world, folder, names, stages)
+                code = 0
+            except BaseException:  # noqa: BLE001  the process of a rank ends here in any case
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children.append(child)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    if any(statuses):
+        raise SystemExit(1)
 
 
 def run_ranks(
     world: int, names: Sequence[str], stages: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> dict[int, Any]:
-    """Run all ranks, each in a process; the results by rank. Raises RuntimeError if one fails.
+    """Run all ranks, each in a process; the results by rank. Raises CalledProcessError if one fails.
 
     `stages` are recorded, or all; cases in `whole` record all stages in any case.
     """
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "benchmarks.rank_fidelity", *names, "--stages", *stages, "--whole", *whole]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        processes = [
-            subprocess.Popen([*words, "--child", str(rank), str(world), folder], env=environment)
-            for rank in range(world)
-        ]
-        codes = [process.wait(timeout=SECONDS) for process in processes]
-        if any(codes):
-            raise RuntimeError(f"ranks ended with {codes}")
+        subprocess.run([*words, "--child", str(world), folder], env=environment, timeout=SECONDS, check=True)
         return {rank: _results(Path(folder), rank, names) for rank in range(world)}
 
 
@@ -224,13 +221,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--stages", nargs="*", default=[], help="stages to record; all without")
     parser.add_argument("--whole", nargs="*", default=[], help="cases of which all stages are recorded with --stages")
     parser.add_argument("--json", type=Path, help="a file for the results")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(words)
     names = args.names or [":".join(case) for case in cases()]
     if args.child:
-        rank, world, folder = args.child
+        world, folder = args.child
         stages = tuple(args.stages)
-        run_rank(int(rank), int(world), Path(folder), names, lambda name: () if name in args.whole else stages)
+        fork_ranks(int(world), Path(folder), names, lambda name: () if name in args.whole else stages)
         return
     results = {}
     for world in args.ranks:
