@@ -387,7 +387,7 @@ def other_dropout(rank: int, odd: bool) -> None:
     step(rand(8, 4))
 
 
-@differs("collectives")
+@differs("collectives", "graph")
 def gathered_along_another_dimension(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor) -> Tensor:
@@ -402,10 +402,9 @@ def another_collective(rank: int, odd: bool) -> None:
     @torch.compile
     def step(x: Tensor) -> Tensor:
         given = x * 2
-        y = (
-            fun.reduce_scatter_tensor(given, "sum", 0, world()) if odd else fun.all_reduce(given, "sum", world())
-        )  # differs
-        return y.relu()
+        collective: Any = fun.reduce_scatter_tensor if odd else fun.all_reduce  # differs
+        scatter = (0,) if odd else ()
+        return collective(given, "sum", *scatter, world()).relu()  # differs
 
     step(rand(8, 4))
 
@@ -501,7 +500,7 @@ def other_bound_of_a_slice(rank: int, odd: bool) -> None:
     step(rand(16, 4))
 
 
-@differs("autograd")
+@differs("graph", "autograd")
 def other_backward(rank: int, odd: bool) -> None:
     class Scaled(torch.autograd.Function):
         @staticmethod

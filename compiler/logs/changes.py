@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 
+from compiler.logs.compilations import INSTALLED
 from compiler.logs.events import Event
 from compiler.logs.fingerprints import (
     CHANGED,
@@ -22,6 +23,8 @@ from compiler.logs.fingerprints import (
 )
 
 LINES_SHOWN = 3
+_NUMBER = re.compile(r"(\d+)")
+_SLICE = re.compile(r"slice\((\d+), (\d+), None\)")
 _KERNEL = re.compile(r"\b\w+(?= = async_compile\.(?!wait))|extern_kernels\.\w+(?=\()")
 
 
@@ -115,15 +118,20 @@ def declare_input(was: Sequence[Line], now: Sequence[Line]) -> bool:
 
 
 def place_of_change(was: Sequence[Line], now: Sequence[Line], all_lines: Sequence[Line]) -> Place | None:
-    """The code of the first changed line; of an input, the first line that uses it."""
-    changed = next((line for line in (*now, *was) if line.place.line), None)
-    if changed is not None:
-        return changed.place
+    """The code of the first changed line, of the user's code if one is; of an input, the first line that uses it."""
+    changed = [line.place for line in (*now, *was) if line.place.line]
+    if changed:
+        users = (place for place in (*_first_place(now), *_first_place(was)) if not INSTALLED.search(place.file))
+        return next(users, changed[0])
     name = next((line.text.partition(":")[0].lower() for line in (*was, *now)), "")
     uses = (
         line.place for line in all_lines if line.place.line and name and re.search(rf"\b{re.escape(name)}\b", line.text)
     )
     return next(uses, None)
+
+
+def _first_place(lines: Sequence[Line]) -> tuple[Place, ...]:
+    return tuple(line.place for line in lines[:1] if line.place.line)
 
 
 def type_words(lines: Sequence[Line]) -> str:
@@ -157,3 +165,36 @@ def have_same_order(keys: Mapping[Key, object], other: Mapping[Key, object]) -> 
     """Whether the keys that two ranks share come in the same order."""
     places = {key: place for place, key in enumerate(other)}
     return all(a < b for a, b in pairwise(places[key] for key in keys if key in places))
+
+
+def lines_are_equal(one: Line, other: Line, rank: int, other_rank: int) -> bool:
+    """Whether two lines are equal, or differ only by each rank's own number (`x.chunk(2)[rank]`)."""
+    if one.same == other.same:
+        return True
+    left, right = _NUMBER.split(_part(one.same, rank)), _NUMBER.split(_part(other.same, other_rank))
+    if left[::2] != right[::2]:
+        return False
+    pairs = zip(left[1::2], right[1::2], left[::2], strict=False)
+    return all(
+        a == b
+        or (a == str(rank) and b == str(other_rank) and before.endswith(("[", "== ", "rank=", "rank ")))
+        or (before.endswith((" - ", " + ", "== ")) and _is_own_offset(a, b, rank, other_rank))
+        for a, b, before in pairs
+    )
+
+
+def _is_own_offset(one: str, other: str, rank: int, other_rank: int) -> bool:
+    """Whether two numbers are the ranks' numbers times the same size, such as the first row of a rank's part."""
+    if max(len(one), len(other)) > 18:
+        return False
+    return int(one) * other_rank == int(other) * rank and max(int(one), int(other)) > max(rank, other_rank)
+
+
+def _part(text: str, rank: int) -> str:
+    """A text in which the rank's own slice of a dimension is named by its size."""
+
+    def own(found: re.Match[str]) -> str:
+        start, stop = int(found[1]), int(found[2])
+        return f"part of {stop - start}" if start == (stop - start) * rank else found[0]
+
+    return _SLICE.sub(own, text)

@@ -23,6 +23,7 @@ from compiler.logs.changes import (
     have_same_order,
     kernel_around,
     kernel_words,
+    lines_are_equal,
     lines_of_all,
     memory_words,
     merged_keys,
@@ -44,7 +45,6 @@ from compiler.logs.fingerprints import (
     RankFacts,
     collectives_of,
     facts_of,
-    lines_are_equal,
     place_of_kernel,
 )
 from compiler.record.plain_text import file_name, pluralize, rank_words
