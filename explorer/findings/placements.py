@@ -9,7 +9,7 @@ from compiler.record.plain_text import pluralize
 from explorer.reading.placements import mesh_text
 from explorer.reading.shapes import shape_text
 from explorer.reading.source_lines import SourceLines
-from explorer.render.document import Fold, Only, Parts, Row, Table, Text, Words
+from explorer.render.document import Fold, Link, Only, Parts, Row, Table, Tag, Text, Words
 from explorer.render.finding import Finding
 from explorer.render.places import line_link
 from explorer.render.text import document_finding
@@ -28,8 +28,8 @@ def placements_finding(record: Record) -> Finding | None:
     meshes = dict.fromkeys(mesh_text(entity.attrs) for entity in values)
     words = f"{pluralize(len(values), 'DTensor')} on the mesh {' and '.join(meshes)}; DTensor changes placements "
     words += f"{pluralize(len(moved), 'time')}, which takes {pluralize(sent, 'collective')}."
-    head = ("line", "module", "pass", "from", "to", "why")
-    redistributions = Table(head, tuple(_moved_row(entity, lines) for entity in moved), label="Redistributions")
+    rows = tuple(_moved_row(entity, lines) for entity in moved)
+    redistributions = Table(("redistributions, in the order of the graph",), rows, label="Redistributions")
     names = ("line", "value", "whole", "this rank's part", "placements")
     table = Table(names, tuple(_value_row(entity, lines) for entity in values), label="Values")
     document: list[Parts] = [Text(words, "lead")]
@@ -54,10 +54,10 @@ def _entity(entity: Entity) -> Entity:
 
 def _moved_row(entity: Entity, lines: SourceLines) -> Row:
     attrs = entity.attrs
-    half = "backward" if attrs.get("backward") else "forward"
-    before, after = (_listed(attrs[name]) for name in ("from_placements", "placements"))
-    cells = (_line(entity, lines), f"`{attrs['module']}`" if attrs.get("module") else "", half, before, after)
-    return Row((*cells, attrs["cause"]), ids=(f"placements.{entity.id}",))
+    change = Tag(" → ".join(_listed(attrs[name]) for name in ("from_placements", "placements")), "strong")
+    half = " in the backward of " if attrs.get("backward") else " at "
+    words: Words = (change, half, _line(entity, lines), f": {attrs['cause']}")
+    return Row((words,), ids=(f"placements.{entity.id}",))
 
 
 def _value_row(entity: Entity, lines: SourceLines) -> Row:
@@ -68,8 +68,9 @@ def _value_row(entity: Entity, lines: SourceLines) -> Row:
                ids=(f"placements.{entity.id}",))  # fmt: skip
 
 
-def _line(entity: Entity, lines: SourceLines) -> Words:
-    return line_link(entity.attrs["file"], entity.attrs["line"], lines) if "line" in entity.attrs else ""
+def _line(entity: Entity, lines: SourceLines) -> Link:
+    attrs = entity.attrs
+    return line_link(attrs["file"], attrs["line"], lines) if "line" in attrs else Link("an unknown line")
 
 
 def _listed(placements: list[str]) -> str:
