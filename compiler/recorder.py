@@ -34,7 +34,7 @@ from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
 from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
 from compiler.capture.symbolic_shapes import names_of, symbol_of
-from compiler.distributed.collectives import CollectiveLog
+from compiler.distributed.collectives import CollectiveLog, add_estimates
 from compiler.distributed.hooks import HookLog
 from compiler.distributed.shared_graphs import SharedGraphs
 from compiler.distributed.step_tape import StepTape
@@ -407,6 +407,7 @@ class Recorder:
         self.calls.finish(codes.items())
         self.collectives.finish(self.builder)
         self.hooks.finish(self.book)
+        add_estimates(self.builder)
         self.add_sources()
 
     def record_steps(self, step: bool | int) -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from compiler.advise import capture, compile_time, cpu, launches, matmul, traffic
+from compiler.advise import capture, communication, compile_time, cpu, launches, matmul, traffic
 from compiler.advise.closing import nothing_to_gain
 from compiler.advise.facts import ON_ANY_DEVICE, Advice, Change, Evidence, Gain
 from compiler.advise.reading import Reading
@@ -31,6 +31,12 @@ RULES: Final[tuple[Rule, ...]] = (
     launches.cuda_graphs,
     matmul.tf32,
     matmul.autocast,
+    communication.rank_dependent,
+    communication.bucketing,
+    communication.exposed,
+    communication.small_messages,
+    communication.kept_gathers,
+    communication.cancelling,
     cpu.threads,
     matmul.max_autotune,
     traffic.dtype_casts,
@@ -65,7 +71,9 @@ def _with_backend(advice: Advice, backend: str) -> Advice:
 
 def can_try(advice: Advice, record: Record) -> bool:
     """Whether advice can be tried on this machine; most advice for a GPU needs that GPU."""
-    return advice.can_be_tried and (advice.rule in ON_ANY_DEVICE or not is_virtual(record.target))
+    return advice.can_be_tried and (
+        advice.rule in ON_ANY_DEVICE or advice.is_simulated or not is_virtual(record.target)
+    )
 
 
 def _order(advice: Advice) -> tuple[int, float]:

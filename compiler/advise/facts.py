@@ -11,6 +11,8 @@ Basis = Literal["measured", "recorded", "estimate"]
 """The source of a number: a measurement, the record, or a formula that states its assumptions."""
 ON_ANY_DEVICE: frozenset[str] = frozenset({"break", "recompile", "regions"})
 """Rules with changes that can be tried on the CPU too, if the code is for a GPU that is not present."""
+SIMULATED: frozenset[str] = frozenset({"bucket-collectives", "exposed-communication"})
+"""First words of rules whose changes are tried by simulation: what the rank sends is compared, and nothing is timed."""
 REPEATED: frozenset[str] = frozenset({"break", "recompile", "specialised"})
 """Rules that may report several findings."""
 
@@ -91,6 +93,11 @@ class Advice:
         """Identifier that is stable as long as the finding is the same: its rule, and its subject."""
         about = next((item.ids[0] for item in self.evidence if item.ids), "") if self.rule in REPEATED else ""
         return f"{self.rule}:{about}" if about else self.rule
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the change is tried by simulation, and not by timing."""
+        return self.rule.split(" ")[0] in SIMULATED
 
     @property
     def can_be_tried(self) -> bool:

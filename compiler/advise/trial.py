@@ -80,7 +80,7 @@ def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = No
     bench = _Bench(call, later, tell or (lambda _: None), is_elsewhere=is_elsewhere)
     within = _context_of_change(advice.change, call.fn, files_by_name(record, files_of(call.fn)))
     before = _Side("as it is", record.options)
-    after = _Side("changed", _options(record.options, advice.change), advice.change, within)
+    after = _Side("changed", changed_options(record.options, advice.change), advice.change, within)
     with bench.isolate() as folder:
         for _ in range(2 if of == "compile" else 1):  # the first time includes work that torch does once in a process
             bench.prepare(after, folder)
@@ -89,7 +89,7 @@ def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = No
     return bench.trial(advice, before, after)
 
 
-def _options(options: Options, change: Change) -> Options:
+def changed_options(options: Options, change: Change) -> Options:
     """The options, updated by a change."""
     asked = dict(change.options)
     if "mode" in asked or "options" in asked:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch.distributed as dist
@@ -11,7 +12,16 @@ from torch.fx import GraphModule
 from compiler.distributed.group import SimulatedGroup
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Group, Place, Span
 from compiler.record.builder import Builder
-from compiler.torch_api.collectives import CollectiveCall, collective_calls, group_facts, is_initialized, is_simulated
+from compiler.targets import known_target
+from compiler.torch_api.collective_times import collective_time
+from compiler.torch_api.collectives import (
+    GPUS_A_NODE,
+    CollectiveCall,
+    collective_calls,
+    group_facts,
+    is_initialized,
+    is_simulated,
+)
 from compiler.torch_api.shard_shapes import Sharding
 
 
@@ -31,23 +41,20 @@ def place_of_process(found: Sequence[Sharding] = ()) -> Place | None:
     return Place(rank, world, tuple(zip(whole.names, whole.mesh, strict=True)), whole.coordinates(rank))
 
 
-def graph_collectives(module: GraphModule, artifact: Artifact, half: GraphHalf) -> Iterator[tuple[Collective, Group]]:
+def graph_collectives(module: GraphModule, artifact: Artifact) -> Iterator[tuple[Collective, Group]]:
     """The collectives of one half of a graph, each with its group. `artifact` is the graph's."""
-    entities = {entity.id: entity for entity in artifact.entities}
+    causes = {entity.id: str(entity.attrs.get("cause", "")) for entity in artifact.entities}
     for order, call in enumerate(collective_calls(module)):
-        identity = f"{artifact.id}.{call.name}"
-        yield _collective(call, artifact, half, entities.get(identity), order), call.group
+        yield _collective(call, artifact, causes.get(f"{artifact.id}.{call.name}", ""), order), call.group
 
 
-def _collective(
-    call: CollectiveCall, artifact: Artifact, half: GraphHalf, entity: Entity | None, order: int
-) -> Collective:
-    place = f"{artifact.graph} {half}".strip()
+def _collective(call: CollectiveCall, artifact: Artifact, cause: str, order: int) -> Collective:
+    place = f"{artifact.graph} {artifact.half}".strip()
     return Collective(
         id=f"collective[{place}].{call.name}",
         kind=call.kind,
         graph=artifact.graph,
-        half=half,
+        half=artifact.half,
         operator=call.operator,
         group=call.group.name,
         group_size=len(call.group.ranks),
@@ -58,17 +65,9 @@ def _collective(
         output_bytes=call.output_bytes,
         wait=f"{artifact.id}.{call.wait}" if call.wait else "",
         entities=(f"{artifact.id}.{call.name}",),
-        lines=_lines_of(entity),
-        cause=str(entity.attrs.get("cause", "")) if entity is not None else "",
+        cause=cause,
         order=order,
     )
-
-
-def _lines_of(entity: Entity | None) -> tuple[Span, ...]:
-    attrs = entity.attrs if entity is not None else {}
-    if "line" not in attrs:
-        return ()
-    return (Span(attrs.get("file", ""), attrs["line"], attrs["line"], code=attrs.get("code", "")),)
 
 
 class CollectiveLog:
@@ -82,7 +81,7 @@ class CollectiveLog:
         """Read a graph: as captured, one half by AOTAutograd, or one half after Inductor's passes."""
         if artifact.stage not in _STAGES or not is_initialized():
             return
-        found = list(graph_collectives(module, artifact, artifact.half))
+        found = list(graph_collectives(module, artifact))
         halves = self._found.setdefault(artifact.graph, {})
         if artifact.half:
             halves.pop("", None)
@@ -102,8 +101,78 @@ class CollectiveLog:
         if is_simulated():
             builder.origin = "simulated"
         found = [each for halves in self._found.values() for calls in halves.values() for each in calls]
-        builder.collectives.extend(in_order_of_execution(found))
         builder.groups |= self._groups
+        if found:
+            links = _Links(builder.artifacts.values())
+            builder.collectives.extend(map(links.link, in_order_of_execution(found)))
+
+
+def add_estimates(builder: Builder) -> None:
+    """Add estimated times to the collectives of graphs and hooks, for GPUs of the target."""
+    builder.collectives[:] = [
+        with_estimate(each, builder.groups.get(each.group), builder.place, builder.target)
+        for each in builder.collectives
+    ]
+
+
+def with_estimate(found: Collective, group: Group | None, place: Place | None, target: str) -> Collective:
+    """The collective with its estimated time on GPUs of the target; unchanged if torch has no model for it."""
+    gpu = known_target(target)
+    if gpu is None or gpu.vendor != "nvidia" or group is None or not group.ranks:
+        return found
+    node = (place.node_size if place is not None else 0) or GPUS_A_NODE
+    on_node = max(Counter(rank // node for rank in group.ranks).values())
+    time = collective_time(
+        found.kind, found.bytes, group_size=len(group.ranks), ranks_on_node=on_node, capability=gpu.capability
+    )
+    return found if time is None else replace(found, seconds=time.seconds, algorithm=time.algorithm)
+
+
+class _Links:
+    """Finds the user's lines that a call in a graph comes from, and the call in the generated code."""
+
+    def __init__(self, artifacts: Iterable[Artifact]) -> None:
+        self._up: dict[str, tuple[str, ...]] = {}
+        self._lines: dict[str, Span] = {}
+        self._code: dict[str, list[str]] = {}
+        for artifact in artifacts:
+            for entity in artifact.entities:
+                self._up[entity.id] = entity.origins
+                if artifact.stage == "source" and "line" in entity.attrs:
+                    self._lines[entity.id] = _span(entity, installed=bool(artifact.attrs.get("installed")))
+                elif artifact.stage == "kernels" and entity.kind == "extern":
+                    for node in self._nodes_of(entity):
+                        self._code.setdefault(node, []).append(entity.id)
+
+    def _nodes_of(self, entity: Entity) -> Iterator[str]:
+        """The nodes of the last graph that a call of the generated code comes from, through the loops."""
+        for loops in entity.origins:
+            for unfused in self._up.get(loops, ()):
+                yield from self._up.get(unfused, ())
+
+    def link(self, found: Collective) -> Collective:
+        """Add the calls in the generated code, and the lines."""
+        code = [call for node in found.entities for call in self._code.get(node, ())]
+        entities = tuple(dict.fromkeys((*found.entities, *code)))
+        return replace(found, entities=entities, lines=self._lines_of(found.entities[0]))
+
+    def _lines_of(self, node: str) -> tuple[Span, ...]:
+        """Lines of the first node that was traced from lines, innermost first; of installed code only if alone."""
+        todo, seen = [node], {node}
+        while todo:
+            origins = self._up.get(todo.pop(0), ())
+            lines = [self._lines[origin] for origin in reversed(origins) if origin in self._lines]
+            if lines:
+                return tuple(line for line in lines if not line.installed) or tuple(lines)
+            fresh = [origin for origin in origins if origin not in seen]
+            seen.update(fresh)
+            todo += fresh
+        return ()
+
+
+def _span(entity: Entity, *, installed: bool) -> Span:
+    attrs = entity.attrs
+    return Span(attrs["file"], attrs["line"], attrs["line"], code=attrs.get("code", ""), installed=installed)
 
 
 _STAGES = ("captured", "forward", "backward", "inference", "post_grad")

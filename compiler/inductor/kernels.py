@@ -32,6 +32,8 @@ class WritingNode(Protocol):
     def writes(self) -> tuple[str, ...]: ...
     @property
     def bytes(self) -> int: ...
+    @property
+    def waits_for(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,13 @@ class _Fused:
     """Lookup tables from the fused_ir stage, for the kernels stage.
 
     `ids` maps names of nodes and of their parts to node ids. `writers` maps each buffer to the id of the node that
-    writes it. `facts` has the facts of each node id.
+    writes it, `waits` to the id of the node that waits for a collective to fill it. `facts` has the facts of each node.
     """
 
     ids: dict[str, str]
     writers: dict[str, str]
     facts: dict[str, WritingNode]
+    waits: dict[str, str]
 
     def nodes_of(self, kernel: str, definitions: list[Definition]) -> tuple[str, ...]:
         nodes = (node for definition in definitions if definition.name == kernel for node in definition.nodes)
@@ -110,7 +113,9 @@ def _group_fused(nodes: Sequence[WritingNode], fused_id: str) -> _Fused:
     facts = {f"{fused_id}.{node.name}": node for node in nodes}
     ids = {node.name: identity for identity, node in facts.items()}
     ids |= {part: identity for identity, node in facts.items() for part in node.parts}
-    return _Fused(ids, {buffer: identity for identity, node in facts.items() for buffer in node.writes}, facts)
+    writers = {buffer: identity for identity, node in facts.items() for buffer in node.writes}
+    waits = {buffer: identity for identity, node in facts.items() for buffer in node.waits_for}
+    return _Fused(ids, writers, facts, waits)
 
 
 def _definition_spans(tree: ast.Module, names: set[str]) -> dict[str, tuple[int, int]]:
@@ -194,9 +199,12 @@ def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fu
             origins = tuple(node for node in candidates if node in fresh) or candidates
         else:  # the last extern node not yet called that writes one of these buffers
             origins = tuple([node for node in fresh if known.facts[node].kind in ("extern", "template")][-1:])
+            if "wait_tensor" in call.text:
+                origins = tuple(known.waits[buffer] for buffer in call.buffers if buffer in known.waits)
         done.update(origins)
         inputs = dict.fromkeys(written[buffer] for buffer in call.buffers if buffer in written)
-        attrs = {"code": call.text, "line": call.first, "bytes": known.bytes_of(origins)}
+        moved = 0 if "wait_tensor" in call.text else known.bytes_of(origins)
+        attrs = {"code": call.text, "line": call.first, "bytes": moved}
         kind = "call" if call.kernel else "extern"
         entities.append(Entity(identity, kind, _call_label(call), attrs, tuple(inputs), origins))
         written.update({buffer: identity for buffer, node in writers.items() if node in origins})

@@ -97,6 +97,7 @@ class LoggedNode:
     writes: tuple[str, ...] = ()
     bytes: int = 0
     parts: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass

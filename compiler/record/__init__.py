@@ -33,6 +33,7 @@ from compiler.record.distributed_facts import CollectiveKind as CollectiveKind
 from compiler.record.distributed_facts import Group as Group
 from compiler.record.distributed_facts import PipelineSchedule as PipelineSchedule
 from compiler.record.distributed_facts import Place as Place
+from compiler.record.distributed_facts import Traffic as Traffic
 from compiler.record.distributed_facts import Unit as Unit
 from compiler.record.limits import TooLargeError, check_json
 from compiler.record.measure_facts import Candidate as Candidate

@@ -38,6 +38,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a rank sends in one step: its `calls` of collectives and the exact `bytes` of their messages.
+
+    Estimates, None if unknown: `seconds` of the collectives, `exposed` seconds of these that the code waits for, and
+    `whole`, the seconds of the step.
+    """
+
+    calls: int
+    bytes: int
+    seconds: float | None = None
+    exposed: float | None = None
+    whole: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """One call of a collective by this rank.
 
@@ -51,8 +66,8 @@ class Collective:
     `send` has no output and `recv` no input. A symbolic size counts as in the traced call.
 
     `seconds` and `algorithm` are estimates by torch's cost model; None and "" if it has none. `entities` are the calls
-    in the last graph and in the generated code, `wait` is the node that waits for the result. `lines` are the lines of
-    Python that caused it, innermost first; `cause` says how. `hidden_by` are the kernels that run meanwhile (estimate).
+    in the last graph and in the generated code, `wait` is the node that waits for the result. `lines` are the user's
+    lines of Python that it comes from, innermost first; `cause` says how.
     """
 
     id: str
@@ -73,7 +88,6 @@ class Collective:
     entities: tuple[str, ...] = ()
     lines: tuple[Span, ...] = ()
     cause: str = ""
-    hidden_by: tuple[str, ...] = ()
     origin: CollectiveOrigin = "graph"
     order: int = 0
     calls: int = 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from compiler.record.distributed_facts import Traffic
+
 What = Literal["forward", "forward and backward", "training step"]
 Side = Literal["eager", "compiled"]
 Half = Literal["forward", "backward", "optimizer"]
@@ -207,7 +209,8 @@ class Trial:
     `before` and `after` are median seconds of a call. `gained` is the median over `rounds` of the time saved, `low` and
     `high` its quartiles. The compile seconds are for the first call, with empty caches. `expected` is the gain that the
     advice claimed, of a "call" or of "compile" time (`of`). `same` is the verdict on the results, and `numbers` their
-    difference in words. `problem` says why there are no numbers.
+    difference in words. `problem` says why there are no numbers. A trial by simulation has `traffic_before` and
+    `traffic_after` in place of times.
     """
 
     advice: str
@@ -226,3 +229,5 @@ class Trial:
     expected: float | None = None
     of: Literal["call", "compile"] = "call"
     problem: str = ""
+    traffic_before: Traffic | None = None
+    traffic_after: Traffic | None = None

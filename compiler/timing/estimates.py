@@ -69,13 +69,18 @@ class Estimate:
 
 
 def estimate(record: Record) -> Estimate | None:
-    """Estimate the record's code on its target GPU: graphs of the first call, forward and backward.
+    """Estimate the record's code on its target GPU: graphs of the first call, forward and backward, no collectives.
 
     None if the target device is present, or if the record has no kernels.
     """
     gpu = known_target(record.target) if is_virtual(record.target) else None
     later = {frame.id for frame in record.frames if frame.call_number > 1}
-    kernels = [kernel for kernel in record.kernels if kernel.graph not in later]
+    sent = {call for found in record.collectives for call in found.entities}
+    kernels = [
+        kernel
+        for kernel in record.kernels
+        if kernel.graph not in later and kernel.id not in sent and "wait_tensor" not in kernel.name
+    ]
     if gpu is None or not kernels:
         return None
     compiled = {binary.kernel: binary for binary in record.binaries if binary.target == gpu.name}

@@ -6,6 +6,7 @@ async tensor parallelism (`symm_mem`). A wait is a node of its own (`wait_tensor
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ _KINDS: tuple[tuple[str, CollectiveKind], ...] = (
 )  # fmt: skip
 """Part of an operator's name -> its kind; the first that fits."""
 _INPUTS = ("input", "inputs", "tensor", "tensors", "self", "A_shard", "A", "symm_buffer")
+GPUS_A_NODE = 8
+"""GPUs of a node, if nobody says: what torch assumes without a GPU."""
 _WAIT = "_c10d_functional.wait_tensor"
 
 
@@ -139,6 +142,11 @@ def group_facts(group: Any) -> Group:
 def is_initialized() -> bool:
     """Whether this process has a default process group."""
     return dist.is_available() and dist.is_initialized()
+
+
+def gpus_of_node() -> int:
+    """GPUs of a node, for a process of a job: as torchrun or the simulation says, or 8; 1 without a process group."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", GPUS_A_NODE)) if is_initialized() else 1
 
 
 def is_simulated() -> bool:

@@ -38,6 +38,8 @@ CACHED: tuple[str, ...] = (
     "torch._inductor.codegen.cuda.cuda_env:get_cuda_arch",
     "torch._inductor.codegen.cuda.cuda_env:get_cuda_version",
     "torch._inductor.codegen.cuda.cuda_env:is_datacenter_blackwell_arch",
+    "torch._inductor.comm_analysis:_has_nvlink",
+    "torch._inductor.comm_analysis:get_gpu_type",
     "torch._inductor.kernel.mm:_is_sm7x_or_older_gpu",
     "torch._inductor.runtime.hints:DeviceProperties.create",
     "torch._inductor.utils:_rocm_native_device_arch_name",

@@ -42,9 +42,10 @@ from torch._inductor.virtualized import V
 from compiler.record import Decision, GraphHalf, Merge
 from compiler.torch_api.buffers import Buffer, buffers
 from compiler.torch_api.builds import failed_builds_forgotten, without_preparations
+from compiler.torch_api.collectives import collective_kind
 from compiler.torch_api.cudagraphs import CudaGraphs
 from compiler.torch_api.dynamo import is_restart
-from compiler.torch_api.fx import dtype_name
+from compiler.torch_api.fx import dtype_name, target_name
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
@@ -87,6 +88,11 @@ class IrFacts:
     def bytes(self) -> int:
         """Total bytes read and written."""
         return sum(self.moves.values())
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The buffers that a collective fills and that this node waits for; () for all other nodes."""
+        return self.reads if "wait_tensor" in self.label else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,9 +492,20 @@ def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
     operation = node.node
     if operation is None:
         return []
-    own = operation.get_origin_node() if ir_kind(node) == "extern" else None
+    own = _called_collective(operation) or operation.get_origin_node() if ir_kind(node) == "extern" else None
     found = [own] if own is not None else operation.get_origins()
     return sorted(found, key=lambda origin: origin.name)
+
+
+def _called_collective(operation: Any) -> torch.fx.Node | None:
+    """The node of a collective; its `origin_node` is the wait, which returns the same buffer."""
+    name = str(getattr(operation, "python_kernel_name", None)).removeprefix("torch.ops.")
+    if collective_kind(name) is None:
+        return None
+    called = {node for node in operation.get_origins() if collective_kind(target_name(node))}
+    if len(called) < 2:
+        return next(iter(called), None)
+    return next(node for node in reversed(next(iter(called)).graph.nodes) if node in called)
 
 
 def _label(parts: Sequence[BaseSchedulerNode]) -> str:

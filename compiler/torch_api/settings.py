@@ -106,3 +106,9 @@ def _of_the_process() -> Iterator[None]:
 def stance(name: str) -> AbstractContextManager[Any]:
     """Set a stance of torch.compile in a block; "" changes nothing."""
     return torch.compiler.set_stance(name) if name else nullcontext()
+
+
+def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some options of Inductor that this version of torch has."""
+    known = inductor_config.get_config_copy()
+    return {name: value for name, value in options.items() if name in known}

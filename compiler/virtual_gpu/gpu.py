@@ -21,6 +21,7 @@ import torch
 
 from compiler.targets import Target
 from compiler.torch_api import gpu_questions
+from compiler.torch_api.collectives import gpus_of_node
 from compiler.torch_api.gpu_questions import CONVOLUTION_FORMAT, Place, suggest_memory_format, triton_driver
 from compiler.torch_api.patching import replace_attributes
 
@@ -104,7 +105,7 @@ def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any
 def _functions(target: Target) -> dict[str, Callable[..., Any]]:
     answers: dict[str, Any] = {
         "is_available": True,
-        "device_count": 1,
+        "device_count": gpus_of_node(),
         "current_device": 0,
         "set_device": None,
         "synchronize": None,

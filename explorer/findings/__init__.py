@@ -13,6 +13,7 @@ from explorer.findings.advice.finding import advice_finding
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.chain.finding import chain_views
 from explorer.findings.check_text import checks_finding
+from explorer.findings.collectives import collectives_finding
 from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.fusion.finding import fusion_finding
 from explorer.findings.guards import guards_finding
@@ -43,6 +44,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     placements_finding,
     pipeline_finding,
     fusion_finding,
+    collectives_finding,
     versus_finding,
     timing_finding,
     memory_finding,

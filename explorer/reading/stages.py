@@ -175,6 +175,14 @@ STAGE_WORDS: dict[str, StageWords] = {
     "kernels": StageWords(
         "Kernels", "Generated kernels, and the code that calls them.", _CODE, frozenset({"kernel"}), "kernels"
     ),
+    "collectives": StageWords(
+        "Collectives",
+        "What this rank sends and gets, from which line, and what of it compute hides.",
+        _CODE,
+        frozenset({"collective"}),
+        "collectives",
+    ),
+    "overlap": StageWords("Overlap", "The same step under Inductor's passes on communication.", _CODE, unit="lines"),
     "ttir": StageWords("TTIR", "Triton's intermediate representation.", _MACHINE),
     "ttgir": StageWords("TTGIR", "Triton's representation with GPU layouts.", _MACHINE),
     "llir": StageWords("LLVM IR", "LLVM's intermediate representation.", _MACHINE),

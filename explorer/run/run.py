@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from explorer.run.diff import ArtifactDiff, RunDiff
     from explorer.run.kernel_code import KernelCode
     from explorer.run.morph import Morph
+    from explorer.run.overlap import Overlap
     from explorer.run.partitions import Partitions
     from explorer.run.patch import Patch
     from explorer.run.ranks import RankRuns
@@ -229,6 +230,11 @@ class Run(RecordHolder):
         return _tables().recompiles(self.record)
 
     @property
+    def collectives(self) -> pd.DataFrame:
+        """One row per collective of this rank: kind, group, exact bytes in and out, line, estimated time."""
+        return _tables().collectives(self.record)
+
+    @property
     def ops(self) -> pd.DataFrame:
         """Number of calls of each op (rows) in each stage (columns)."""
         return _tables().ops(self.record)
@@ -286,6 +292,13 @@ class Run(RecordHolder):
     def memory(self) -> Memory:
         """Memory use over a call: `steps`, `peak`, `plot()`, `trace(call)`. Prints a summary."""
         return Memory(self)
+
+    @property
+    def overlap(self) -> Overlap:
+        """Communication beside compute, by estimates; `compare()` tries Inductor's passes on it. Prints a report."""
+        from explorer.run.overlap import Overlap
+
+        return Overlap(self)
 
     @property
     def fusion(self) -> Fusion:

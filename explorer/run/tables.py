@@ -16,6 +16,7 @@ import pandas as pd
 from compiler.record import (
     Artifact,
     Binary,
+    Collective,
     Entity,
     Frame,
     GraphBreak,
@@ -207,6 +208,45 @@ def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
         "configs": len(binary.configs),
         "id": kernel.id,
     }
+
+
+def collectives(record: Record) -> pd.DataFrame:
+    """One row per collective of this rank, in the order of a step: kind, group, bytes, line of Python.
+
+    Bytes are exact: `input_bytes` is what the rank passes in, `output_bytes` what it gets back, `bytes` the larger of
+    both, which is the size of the message. `estimate_us` is by torch's cost model, in microseconds, and `exposed_us`
+    the part in which the code stands still for it; NA if torch has no model for the target. `wait` is the node that
+    waits for the result. `origin` is "hook" for a call outside of all graphs.
+    """
+    from compiler.timing.overlap import schedules
+
+    exposed = {name: seconds for found in schedules(record) for name, seconds in found.exposed.items()}
+    return table_of("collectives", [_collective_row(found, exposed.get(found.id)) for found in record.collectives])
+
+
+def _collective_row(found: Collective, exposed: float | None) -> dict[str, Any]:
+    line = found.lines[0] if found.lines else None
+    return own_cells("collectives", found) | {
+        "estimate_us": microseconds(found.seconds),
+        "exposed_us": microseconds(exposed),
+        "where": place_text(line.file, line.line) if line else None,
+        "code": line.code if line else None,
+    }
+
+
+def collective_lines(record: Record) -> pd.DataFrame:
+    """One row per line of Python: the collectives at it and in what it calls; lines overlap, and don't add up."""
+    from explorer.findings.collectives import sums_by_line
+
+    rows = [
+        {
+            "where": each.name, "code": each.place.code if each.place else None, "calls": each.calls,
+            "input_bytes": each.input_bytes, "output_bytes": each.output_bytes,
+            "estimate_us": microseconds(each.seconds), "ids": "; ".join(each.ids),
+        }
+        for each in sums_by_line(record)
+    ]  # fmt: skip
+    return table_of("collective_lines", rows)
 
 
 def linked_entities(record: Record, ids: Iterable[str]) -> pd.DataFrame:
@@ -410,7 +450,7 @@ TABLES: dict[str, Callable[[Record], pd.DataFrame]] = {
     table.__name__: table
     for table in (
         breaks, recompiles, guards, symbols, frames, graphs, ops, decisions, saved, kernels, binaries, checks, problems,
-        steps, units, buckets,
+        steps, units, buckets, collectives, collective_lines,
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 
 import { ComparisonView } from "./comparison_view.js";
 import { showKeys } from "./keys.js";
+import { LanesView } from "./lanes_view.js";
 import { MemoryView } from "./memory_view.js";
 import { showMorph } from "./morph_overlay.js";
 import { savePicture } from "./picture_file.js";
@@ -18,6 +19,7 @@ Object.assign(TOOLS, { savePicture, showKeys, showMorph, present });
 
 /** @type {import("./views.js").Views} */
 export const LATE_VIEWS = {
+  collectives: LanesView,
   comparison: ComparisonView,
   memory_chart: MemoryView,
   profile: ProfileView,

@@ -123,7 +123,9 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
     if call is None:
         raise ValueError(NO_CALL)
     # Imported late: they import much of torch, which is not needed to view a run.
+    from compiler.advise.simulate import simulate_trial
     from compiler.advise.trial import CannotApplyError, CannotCopyError, run_trial
+    from compiler.engine import explore_again
 
     advice = found[number]
     if advice.can_be_tried and not can_try(advice, record):
@@ -131,7 +133,11 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
             f"{advice.title!r} is about {target(record.target).title}, which is not here: nothing can be timed"
         )
     try:
-        trial = run_trial(advice, record, call, tell)
+        trial = (
+            simulate_trial(advice, record, call, explore_again)
+            if advice.is_simulated
+            else run_trial(advice, record, call, tell)
+        )
     except (CannotApplyError, CannotCopyError) as error:
         trial = Trial(advice.id, problem=str(error))
     others = tuple(each for each in record.trials if each.advice != advice.id)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from compiler.advise import Change, Gain
 from compiler.advise.facts import percent, seconds
+from compiler.record import Traffic
 from compiler.record.measure_facts import Trial
+from compiler.record.plain_text import pluralize
 
 BASES = {"measured": "measured", "recorded": "recorded", "estimate": "estimate"}
 
@@ -44,9 +46,26 @@ def trial_words(trial: Trial) -> str:
     """Measured gain of a trial, compared with the claim, or the problem of the trial; "" if nothing was measured."""
     if trial.problem:
         return f"It could not be tried: {trial.problem}."
+    if trial.traffic_before is not None and trial.traffic_after is not None:
+        return traffic_words(trial.traffic_before, trial.traffic_after)
     if trial.before is None or trial.after is None or trial.gained is None:
         return ""
     return f"{_times(trial)} {_verdict(trial)} {_sentence(trial.numbers)}"
+
+
+def traffic_words(before: Traffic, after: Traffic) -> str:
+    """What a rank sends before and after a change, in a sentence; times are estimates."""
+    calls = f"{pluralize(before.calls, 'collective')} before, {after.calls} with the change"
+    bytes_same = f"{before.bytes:,} bytes in messages, " + (
+        "as before" if before.bytes == after.bytes else f"{after.bytes:,} with the change"
+    )
+    told = f"Explored again with the change: {calls}; {bytes_same}."
+    if before.whole is None or after.whole is None or before.exposed is None or after.exposed is None:
+        return f"{told} Torch's cost model has no times for this target."
+    return (
+        f"{told} By estimates, the code stands still for {seconds(before.exposed)} before, {seconds(after.exposed)} "
+        f"with the change, and the step takes {seconds(before.whole)} before, {seconds(after.whole)} with it."
+    )
 
 
 def _times(trial: Trial) -> str:

@@ -1,0 +1,413 @@
+"""Rules about collectives: buckets, small messages, kept gathers, redistributions that cancel, exposed communication,
+code that depends on the rank.
+
+Their changes are tried by simulation: the call is explored again with the change, and collectives, bytes and estimated
+times are compared (`compiler.advise.simulate`).
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
+from compiler.advise.reading import MOVES, Reading, operator_of
+from compiler.record import Artifact, Collective, CollectiveKind, Entity, Record
+from compiler.record.plain_text import pluralize, size_text
+from compiler.timing.overlap import Schedule, schedules
+
+BUCKETS: Mapping[CollectiveKind, str] = {
+    "all_gather": "bucket_all_gathers_fx", "reduce_scatter": "bucket_reduce_scatters_fx",
+    "all_reduce": "bucket_all_reduces_fx",
+}  # fmt: skip
+"""The option of Inductor that buckets collectives of a kind."""
+PASSES: Mapping[str, Mapping[str, object]] = {
+    "bucketing": {"bucket_all_gathers_fx": "all", "bucket_reduce_scatters_fx": "all"},
+    "overlap scheduling": {
+        "aten_distributed_optimizations.enable_overlap_scheduling": True,
+        "aten_distributed_optimizations.compute_estimator": "analytical",
+    },
+    "reordering": {"reorder_for_compute_comm_overlap": True},
+    "async TP": {"_micro_pipeline_tp": True},
+}
+"""Inductor's passes on communication, by name, with the options that turn them on."""
+LEAST_BUCKETED = 4
+WORTH = 0.05
+"""Minimum share of the communication for which exposed time, or latency, is reported."""
+LATENCY = 0.5
+"""A message is small if more than this share of its estimated time is latency."""
+_COLLECTIVE_CALLS = frozenset({
+    "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast",
+    "all_to_all", "all_to_all_single", "barrier", "reduce", "gather", "scatter", "redistribute", "full_tensor",
+})  # fmt: skip
+_RANK_CALLS = frozenset({"get_rank", "get_local_rank", "get_coordinate", "get_group_rank"})
+_RANK_NAMES = frozenset({"rank", "local_rank", "global_rank"})
+
+
+def bucketing(reading: Reading) -> Iterator[Advice]:
+    """Report many collectives of one kind, group and dtype that could go in one message each half."""
+    record = reading.record
+    if any(record.options.options.get(option, "none") != "none" for option in BUCKETS.values()):
+        return
+    many = [group for group in _alike(record) if len(group) >= LEAST_BUCKETED and group[0].kind in BUCKETS]
+    if not many:
+        return
+    options: dict[str, object] = {BUCKETS[group[0].kind]: "all" for group in many}
+    evidence = tuple(
+        Evidence(
+            f"{len(group)} × {group[0].kind} in the {group[0].half or 'graph'}, {size_text(_mean(group))} on average, "
+            f"all over {group[0].group_size} ranks.",
+            ids=(group[0].entities[0], *reading.lines(group[0].entities)),
+        )
+        for group in many
+    )
+    yield Advice(
+        "bucket-collectives", "Collectives could be bucketed",
+        f"{sum(map(len, many))} collectives send their messages one by one. In buckets, each latency is paid once.",
+        evidence, _bucket_gain(many, record), _with_options(record, "Let Inductor put them into buckets.", options),
+    )  # fmt: skip
+
+
+def _with_options(record: Record, text: str, options: Mapping[str, object]) -> Change:
+    return Change(text, {"options": {**record.options.options, **options}})
+
+
+def _alike(record: Record) -> list[list[Collective]]:
+    """Collectives of graphs by half, kind, group and dtype."""
+    found: dict[tuple[str, ...], list[Collective]] = {}
+    for each in record.collectives:
+        if each.origin == "graph" and each.entities:
+            found.setdefault((each.graph, each.half, each.kind, each.group, each.dtype), []).append(each)
+    return list(found.values())
+
+
+def _mean(group: Sequence[Collective]) -> float:
+    return sum(found.bytes for found in group) / len(group)
+
+
+def _bucket_gain(many: Sequence[Sequence[Collective]], record: Record) -> Gain | None:
+    """Time of the messages less that of one message each half, by torch's cost model; None without a model."""
+    if any(found.seconds is None for group in many for found in group):
+        return None
+    now = sum(found.seconds or 0.0 for group in many for found in group)
+    then = sum(_estimate(group[0], sum(found.bytes for found in group), record) for group in many)
+    how = f"torch's cost model gives {seconds(now)} for the messages, {seconds(then)} for one bucket of each kind"
+    return Gain(now - then, "call", how) if now > then else None
+
+
+def _estimate(found: Collective, size: int, record: Record) -> float:
+    """Estimated seconds of a collective with a message of this size."""
+    from compiler.distributed.collectives import with_estimate  # imports torch, which is not needed to read a record
+
+    groups = {group.name: group for group in record.groups}
+    sized = replace(found, input_bytes=size, output_bytes=size, seconds=None)
+    return with_estimate(sized, groups.get(found.group), record.place, record.target).seconds or 0.0
+
+
+def small_messages(reading: Reading) -> Iterator[Advice]:
+    """Report messages whose time is mostly latency, if no bucket can take them."""
+    record = reading.record
+    alike = {id(found) for group in _alike(record) if len(group) >= LEAST_BUCKETED for found in group}
+    small = [
+        found
+        for found in record.collectives
+        if found.seconds and id(found) not in alike and _estimate(found, 1, record) > LATENCY * found.seconds
+    ]
+    total = sum(found.seconds or 0.0 for found in record.collectives)
+    took = sum(found.seconds or 0.0 for found in small)
+    if not small or took < WORTH * total:
+        return
+    sizes = sorted(found.bytes for found in small)
+    words = size_text(sizes[0]) if sizes[0] == sizes[-1] else f"{size_text(sizes[0])} to {size_text(sizes[-1])}"
+    text = (
+        f"{pluralize(len(small), 'message')} of {words}: over half of the {seconds(took)} is latency, which no network "
+        "makes shorter."
+    )
+    ids = tuple(found.entities[0] for found in small[:5] if found.entities)
+    yield Advice(
+        "small-messages", "Small messages", text,
+        (Evidence(f"{percent(took / total)} of the communication's time.", "estimate", (*ids, *reading.lines(ids))),),
+        change=Change("Send more at once: a larger batch, tensors that are stacked before the collective, or a smaller "
+                      "group (fewer ranks in this dimension of the mesh)."),
+    )  # fmt: skip
+
+
+def kept_gathers(reading: Reading) -> Iterator[Advice]:
+    """Report gathered tensors that the forward keeps for the backward."""
+    kept = [found for found in reading.record.collectives if found.kind == "all_gather" and _is_kept(found, reading)]
+    if not kept:
+        return
+    size = sum(found.output_bytes for found in kept)
+    ids = tuple(found.entities[0] for found in kept[:5])
+    yield Advice(
+        "kept-gathers", "Gathers are kept for the backward",
+        f"{pluralize(len(kept), 'gathered tensor')}, {size_text(size)}, stay in memory from the forward to the "
+        f"backward. The shards take {size_text(sum(found.input_bytes for found in kept))}.",
+        (Evidence(f"{size:,} bytes are saved between the halves.", ids=(*ids, *reading.lines(ids))),),
+        change=Change(
+            "Gather again in the backward: checkpoint each block with a policy that recomputes all_gather_into_tensor "
+            "and wait_tensor (CheckpointPolicy.MUST_RECOMPUTE); for fully_shard, reshard_after_forward=True. That "
+            "sends as many bytes again and frees the memory in between."
+        ),
+    )  # fmt: skip
+
+
+def _is_kept(found: Collective, reading: Reading) -> bool:
+    """Whether the backward reads the result of a forward's gather, as it is or as a view."""
+    backward = next(
+        (artifact for artifact in reading.record.of_stage("backward") if artifact.graph == found.graph), None
+    )
+    if found.half != "forward" or backward is None:
+        return False
+    saved = {name for entity in backward.entities for name in entity.attrs.get("forward", ()) if _is_saved(entity)}
+    todo = [name for name in _forward_nodes(found.wait or found.entities[0], reading) if name in reading.entities]
+    users = _users(reading.homes[todo[0]]) if todo else {}
+    seen = set(todo)
+    while todo:
+        name = todo.pop()
+        if name in saved:
+            return True
+        views = [user.id for user in users.get(name, ()) if operator_of(user) in MOVES and user.id not in seen]
+        seen.update(views)
+        todo += views
+    return False
+
+
+def _is_saved(entity: Entity) -> bool:
+    return entity.attrs.get("role") == "saved by the forward"
+
+
+def _forward_nodes(node: str, reading: Reading) -> Iterator[str]:
+    """The node of AOTAutograd's forward that a node of the last graph comes from."""
+    entity = reading.entities.get(node)
+    if entity is not None and reading.homes[node].stage == "forward":
+        yield node
+    elif entity is not None:
+        yield from (name for name in entity.origins if name in reading.homes and reading.homes[name].stage == "forward")
+
+
+def _users(artifact: Artifact) -> dict[str, list[Entity]]:
+    found: dict[str, list[Entity]] = {}
+    for entity in artifact.entities:
+        for name in entity.inputs:
+            found.setdefault(name, []).append(entity)
+    return found
+
+
+def cancelling(reading: Reading) -> Iterator[Advice]:
+    """Report a redistribution whose result only goes into one that undoes it, or of which a rank keeps its own part."""
+    undone = {"all_gather": ("reduce_scatter",), "all_to_all": ("all_to_all",)}
+    known = {found.entities[0]: found for found in reading.record.collectives if found.entities and found.wait}
+    pairs: list[tuple[Collective, Collective | None]] = []
+    for node, found in known.items():
+        if found.kind not in undone or node not in reading.homes:
+            continue
+        ends = _ends_of_moves(found.wait, _users(reading.homes[node]))
+        names = {operator_of(entity) for entity in ends}
+        other = known.get(ends[0].id) if len(ends) == 1 else None
+        if other is not None and other.group == found.group and other.kind in undone[found.kind]:
+            pairs.append((found, other))
+        elif found.kind == "all_gather" and ends and names <= {"slice", "narrow", "select"}:
+            pairs.append((found, None))
+    if not pairs:
+        return
+    size = sum(found.bytes + (other.bytes if other else 0) for found, other in pairs)
+    evidence = tuple(
+        Evidence(
+            f"{found.kind} of {size_text(found.bytes)}, then {other.kind if other else 'only a part of it is read'}.",
+            ids=(*found.entities[:1], *reading.lines(found.entities)),
+        )
+        for found, other in pairs[:5]
+    )
+    yield Advice(
+        "cancelling-redistributions", "Redistributions cancel",
+        f"{pluralize(len(pairs), 'redistribution')} of {size_text(size)} in all is undone before anything computes "
+        "with the result.",
+        evidence,
+        change=Change("Give both layers the same placement, so that nothing is redistributed between them: "
+                      "output_layouts of the first and input_layouts of the second, with use_local_output=False."),
+    )  # fmt: skip
+
+
+def _ends_of_moves(start: str, users: Mapping[str, Sequence[Entity]]) -> list[Entity]:
+    """The calls that read a value behind views and copies; slices end the search, as they read a part."""
+    todo, ends, seen = [start], [], {start}
+    while todo:
+        for user in users.get(todo.pop(), ()):
+            name = operator_of(user)
+            if user.id in seen:
+                continue
+            seen.add(user.id)
+            if name in MOVES - {"slice", "select"} and user.kind == "call":
+                todo.append(user.id)
+            else:
+                ends.append(user)
+    return ends
+
+
+def exposed(reading: Reading) -> Iterator[Advice]:
+    """Report communication that the code waits for, and whether other kernels could run meanwhile."""
+    for schedule in schedules(reading.record):
+        waiting = schedule.exposed_seconds
+        if waiting < WORTH * schedule.seconds or not waiting:
+            continue
+        spare = {name: _independent_seconds(name, schedule, reading) for name, lost in schedule.exposed.items() if lost}
+        movable = min(waiting, sum(min(schedule.exposed[name], free) for name, free in spare.items()))
+        yield _exposed_advice(schedule, spare, movable, reading)
+
+
+def _exposed_advice(schedule: Schedule, spare: Mapping[str, float], movable: float, reading: Reading) -> Advice:
+    record, waiting = reading.record, schedule.exposed_seconds
+    worst = sorted(spare, key=lambda name: -schedule.exposed[name])[:5]
+    known = {found.id: found for found in record.collectives}
+    evidence = tuple(_exposed_evidence(known[name], schedule, spare[name], reading) for name in worst)
+    found = (
+        f"In the {schedule.title}, the code stands still for {seconds(waiting)} of {seconds(schedule.seconds)} "
+        f"({percent(waiting / schedule.seconds)}), waiting for collectives."
+    )
+    asked = record.options.options
+    has_pass = any(set(PASSES[name]) & set(asked) for name in ("overlap scheduling", "reordering"))
+    rule = f"exposed-communication {schedule.half}".strip()
+    if movable < WORTH * schedule.seconds or has_pass:
+        change = Change(
+            "Give each collective something to hide behind: larger batches or hidden sizes, so that kernels take "
+            "longer than messages; a mesh that keeps this group inside of a node; for tensor parallel, async TP "
+            '(torch.compile option "_micro_pipeline_tp"), which cuts a matmul and its collective into pieces.'
+        )
+        return Advice(rule, "Communication can't overlap", found, evidence, change=change)
+    how = "the kernels that need none of these results, where there are any, run while the collectives do"
+    change = _with_options(record, "Let Inductor start collectives earlier.", PASSES["overlap scheduling"])
+    return Advice(rule, "Communication could overlap", found, evidence, Gain(movable, "call", how), change)
+
+
+def _exposed_evidence(found: Collective, schedule: Schedule, spare: float, reading: Reading) -> Evidence:
+    lost = schedule.exposed[found.id]
+    if spare >= WORTH * lost:
+        why = f"kernels of {seconds(spare)} neither make its input nor need its result"
+    elif spare:
+        why = f"the kernels that neither make its input nor need its result take only {seconds(spare)}"
+    else:
+        why = "every kernel makes its input or needs its result"
+    text = f"{found.kind} of {size_text(found.bytes)}: {seconds(lost)} exposed; {why}."
+    return Evidence(text, "estimate", (*found.entities[:1], *reading.lines(found.entities)))
+
+
+def _independent_seconds(name: str, schedule: Schedule, reading: Reading) -> float:
+    """Seconds of the kernels that neither make a collective's input nor need its result."""
+    span = next(span for span in schedule.spans if span.collective == name)
+    home = reading.homes.get(span.entity)
+    if home is None:
+        return 0.0
+    down = {identity: [user.id for user in users] for identity, users in _users(home).items()}
+    up = {entity.id: list(entity.inputs) for entity in home.entities}
+    tied = _reachable(span.entity, down) | _reachable(span.entity, up)
+    return sum(other.seconds for other in schedule.spans if other.lane == "compute" and other.entity not in tied)
+
+
+def _reachable(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
+    todo, seen = [start], {start}
+    while todo:
+        for name in edges.get(todo.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                todo.append(name)
+    return seen
+
+
+def rank_dependent(reading: Reading) -> Iterator[Advice]:
+    """Report branches of the user's code on the rank: with a collective inside they hang, else ranks compile apart."""
+    if reading.record.place is None:
+        return
+    callers = {(found.called_at.file, found.called_at.line) for found in reading.record.frames if found.called_at}
+    sources = reading.record.of_stage("source")
+    branches = [found for artifact in sources for found in _rank_branches(artifact, callers)]
+    hangs = [found for found in branches if found[2]]
+    if not branches:
+        return
+    words = {True: "a collective runs on some ranks only", False: "a branch on the rank"}
+    evidence = tuple(
+        Evidence(f"Line {line} of {file}: {words[hang]}.", ids=(f"source[{file}].L{line}",))
+        for file, line, hang in (hangs or branches)[:5]
+    )
+    if hangs:
+        yield Advice(
+            "rank-dependent", "A collective that only some ranks call",
+            "The code branches on the rank, and a collective is inside of the branch: ranks that take the other way "
+            "don't call it, and the job hangs.", evidence,
+            change=Change("Call the collective on every rank; let the branch decide what is sent, such as zeros."),
+        )  # fmt: skip
+    else:
+        yield Advice(
+            "rank-dependent", "Code that depends on the rank",
+            "The code branches on the rank: ranks capture different graphs and compile different code. A guard on a "
+            "value that depends on the rank makes ranks recompile at different times, while the others wait.", evidence,
+            change=Change("Move the branch out of the compiled function, or write it as a tensor operation."),
+        )  # fmt: skip
+
+
+def _rank_branches(artifact: Artifact, callers: Set[tuple[str, int]]) -> Iterator[tuple[str, int, bool]]:
+    """(file, line, whether a collective is in it) of each branch on the rank in a captured function of the user.
+
+    `callers` are lines that call compiled functions: the functions around them are not compiled.
+    """
+    if artifact.attrs.get("installed"):
+        return
+    numbers = artifact.attrs.get("numbers") or list(range(1, artifact.text.count("\n") + 2))
+    text = "\n".join("" if line.strip() == "⋮" else line for line in artifact.text.split("\n"))
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    lines = {int(entity.attrs["line"]) for entity in artifact.entities if "line" in entity.attrs}
+    captured = {line for line in lines if (artifact.title, line) not in callers}
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        inside = numbers[function.lineno - 1 : function.end_lineno]
+        for branch in _branches(function) if captured & set(inside) else ():
+            yield artifact.title, numbers[branch.lineno - 1], _calls_collective(branch)
+
+
+def _branches(function: ast.FunctionDef) -> Iterator[ast.If | ast.IfExp | ast.While]:
+    """The branches of a function on the rank of this process."""
+    assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and _reads_rank(node.value, set())]
+    ranks = {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.If | ast.IfExp | ast.While) and _reads_rank(node.test, ranks):
+            yield node
+
+
+def _reads_rank(node: ast.expr, names: Set[str]) -> bool:
+    """Whether an expression reads the rank: a function of torch, a variable with its result, `rank == 0`."""
+    inside = list(ast.walk(node))
+    compared = [part for each in inside if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq | ast.NotEq)
+                for part in (each.left, *each.comparators)]  # fmt: skip
+    known = (each for each in inside if isinstance(each, ast.Name) and each.id in names)
+    called = (each for each in inside if isinstance(each, ast.Call) and _called(each) in _RANK_CALLS)
+    named = (each for each in compared if isinstance(each, ast.Name | ast.Attribute) and _word(each) in _RANK_NAMES)
+    return any(True for found in (known, called, named) for _ in found)
+
+
+def _word(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _called(node: ast.Call) -> str:
+    return _word(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+
+
+def _calls_collective(branch: ast.If | ast.IfExp | ast.While) -> bool:
+    """Whether one side of a branch calls a collective that the other side does not call."""
+    sides = [[branch.body], [branch.orelse]] if isinstance(branch, ast.IfExp) else [branch.body, branch.orelse]
+    called = [
+        sorted(
+            name
+            for statement in side
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Call) and (name := _called(node)) in _COLLECTIVE_CALLS
+        )
+        for side in sides
+    ]
+    return called[0] != called[1]

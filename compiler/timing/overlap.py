@@ -1,0 +1,161 @@
+"""When a rank computes and when it communicates: a schedule of two lanes for each half of a graph, by estimates.
+
+The generated code runs on one stream, in its order. A collective runs on another stream: it starts where the code
+starts it, after the collectives before it, and the code stands still at its wait until it has finished. Kernels take
+their least time on the target GPU (`compiler.timing.estimates`), collectives the time of torch's cost model. Gaps
+between launches, and compute that slows down while a collective runs, are not included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from compiler.record import Artifact, Collective, Entity, GraphHalf, Record
+
+Lane = Literal["compute", "communication"]
+_WAIT = "wait_tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A kernel or a collective in the schedule. `entity` is its call in the generated code; times are in seconds."""
+
+    lane: Lane
+    name: str
+    start: float
+    seconds: float
+    entity: str
+    collective: str = ""
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One half of a graph. `exposed` maps each collective to the seconds that the code stands still for it.
+
+    `seconds` is the time from the first to the last span. `unknown` names calls whose time is not known: they take none
+    here.
+    """
+
+    graph: str
+    half: GraphHalf
+    spans: tuple[Span, ...]
+    exposed: Mapping[str, float]
+    seconds: float
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.half or 'graph'} {self.graph}"
+
+    def busy(self, lane: Lane) -> float:
+        """Seconds in which this lane is in use."""
+        return sum(span.seconds for span in self.spans if span.lane == lane)
+
+    @property
+    def exposed_seconds(self) -> float:
+        return sum(self.exposed.values())
+
+    def hidden_by(self, collective: str) -> tuple[Span, ...]:
+        """The kernels that run while a collective runs."""
+        span = next((span for span in self.spans if span.collective == collective), None)
+        if span is None:
+            return ()
+        compute = (other for other in self.spans if other.lane == "compute")
+        return tuple(other for other in compute if other.start < span.end and span.start < other.end)
+
+
+def schedules(record: Record) -> tuple[Schedule, ...]:
+    """The schedule of each half of a graph with collectives; () if torch has no estimate for the target."""
+    if all(found.seconds is None for found in record.collectives):
+        return ()
+    from compiler.timing.estimates import estimate  # imports torch, which is not needed to read other records
+
+    estimated = estimate(record)
+    if estimated is None:
+        return ()
+    seconds = {each.kernel: each.seconds / each.launches for each in estimated.kernels if each.seconds}
+    up = {entity.id: entity.origins for artifact in record.artifacts for entity in artifact.entities}
+    made = (_schedule(artifact, record.collectives, seconds, up) for artifact in record.of_stage("kernels"))
+    return tuple(schedule for schedule in made if schedule is not None)
+
+
+def _schedule(
+    artifact: Artifact, known: Sequence[Collective], seconds: Mapping[str, float], up: Mapping[str, tuple[str, ...]]
+) -> Schedule | None:
+    own = [found for found in known if (found.graph, found.half) == (artifact.graph, artifact.half)]
+    called = {identity: found for found in own for identity in found.entities}
+    waits = {found.wait: found for found in own if found.wait}
+    if not own:
+        return None
+    lanes = _Lanes()
+    for entity in _calls(artifact):
+        waited = next((waits[node] for node in _nodes_of(entity, up) if node in waits), None)
+        if found := called.get(entity.id):
+            lanes.start(entity, found)
+        elif _WAIT in entity.label:
+            lanes.wait(waited)
+        else:
+            kernel = entity.id if entity.kind == "extern" else f"{artifact.id}.{entity.label}"
+            lanes.compute(entity, seconds.get(kernel))
+    return lanes.finish(artifact)
+
+
+def _calls(artifact: Artifact) -> list[Entity]:
+    """Calls of the generated code, in its order."""
+    found = (entity for entity in artifact.entities if entity.kind in ("call", "extern"))
+    return sorted(found, key=lambda entity: int(entity.attrs.get("line", 0)))
+
+
+def _nodes_of(entity: Entity, up: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for loops in entity.origins:
+        for unfused in up.get(loops, ()):
+            yield from up.get(unfused, ())
+
+
+class _Lanes:
+    """Both lanes while a half is gone through; `now` is where the code is, `free` when communication is idle again."""
+
+    def __init__(self) -> None:
+        self.now = self.free = 0.0
+        self.spans: list[Span] = []
+        self.ends: dict[str, float] = {}
+        self.exposed: dict[str, float] = {}
+        self.unknown: list[str] = []
+
+    def compute(self, entity: Entity, seconds: float | None) -> None:
+        if seconds is None:
+            self.unknown.append(entity.label)
+            return
+        self.spans.append(Span("compute", entity.label, self.now, seconds, entity.id))
+        self.now += seconds
+
+    def start(self, entity: Entity, found: Collective) -> None:
+        if found.seconds is None:
+            self.unknown.append(found.operator)
+            return
+        begin = max(self.now, self.free)
+        self.spans.append(Span("communication", found.kind, begin, found.seconds, entity.id, found.id))
+        self.free = self.ends[found.id] = begin + found.seconds
+        self.exposed[found.id] = 0.0
+        if not found.wait:  # the call itself returns the result
+            self.wait(found)
+
+    def wait(self, found: Collective | None) -> None:
+        end = self.ends.pop(found.id, self.now) if found is not None else self.now
+        if found is not None and end > self.now:
+            self.exposed[found.id] += end - self.now
+            self.now = end
+
+    def finish(self, artifact: Artifact) -> Schedule:
+        """The schedule; a collective that nothing waits for in this half is exposed after the last kernel."""
+        for name, end in sorted(self.ends.items(), key=lambda item: item[1]):
+            self.exposed[name] += max(0.0, end - self.now)
+            self.now = max(self.now, end)
+        unknown = tuple(dict.fromkeys(self.unknown))
+        return Schedule(artifact.graph, artifact.half, tuple(self.spans), self.exposed, self.now, unknown)
