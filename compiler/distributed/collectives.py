@@ -118,7 +118,8 @@ def add_estimates(builder: Builder) -> None:
 def with_estimate(found: Collective, group: Group | None, place: Place | None, target: str) -> Collective:
     """The collective with its estimated time on GPUs of the target; unchanged if torch has no model for it."""
     gpu = known_target(target)
-    if gpu is None or gpu.vendor != "nvidia" or group is None or not group.ranks:
+    is_fused = found.operator.startswith("symm_mem.")  # async TP: a matmul in pieces, with its collective
+    if gpu is None or gpu.vendor != "nvidia" or group is None or not group.ranks or is_fused:
         return found
     node = (place.node_size if place is not None else 0) or GPUS_A_NODE
     on_node = max(Counter(rank // node for rank in group.ranks).values())
