@@ -39,12 +39,11 @@ def explore_with(record: Record, call: Call, options: Options, explore_again: Ex
 
 
 def traffic_of(record: Record) -> Traffic:
-    """What a rank sends in one step: collectives, bytes, and estimated times."""
-    found = schedules(record)
-    return Traffic(
-        len(record.collectives),
-        sum(each.bytes for each in record.collectives),
-        sum(schedule.busy("communication") for schedule in found) if found else None,
-        sum(schedule.exposed_seconds for schedule in found) if found else None,
-        sum(schedule.seconds for schedule in found) if found else None,
-    )
+    """What a rank sends in one step: collectives, bytes, and estimated times; no times if a call's time is unknown."""
+    found, calls = schedules(record), len(record.collectives)
+    size = sum(each.bytes for each in record.collectives)
+    if not found or any(schedule.unknown for schedule in found):
+        return Traffic(calls, size)
+    sent = sum(schedule.busy("communication") for schedule in found)
+    exposed, whole = (sum(getattr(each, name) for each in found) for name in ("exposed_seconds", "seconds"))
+    return Traffic(calls, size, sent, exposed, whole)

@@ -16,6 +16,7 @@ _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
 _KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
 WRAPPER_PARAMETERS = (["args"], ["self", "args"])  # parameters of `call`, and of the partitions and branches it calls
+WAIT = "_c10d_functional.wait_tensor"
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b[\w.]*")
 
 
@@ -199,16 +200,21 @@ def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fu
             origins = tuple(node for node in candidates if node in fresh) or candidates
         else:  # the last extern node not yet called that writes one of these buffers
             origins = tuple([node for node in fresh if known.facts[node].kind in ("extern", "template")][-1:])
-            if "wait_tensor" in call.text:
+            if _waits(call):
                 origins = tuple(known.waits[buffer] for buffer in call.buffers if buffer in known.waits)
         done.update(origins)
         inputs = dict.fromkeys(written[buffer] for buffer in call.buffers if buffer in written)
-        moved = 0 if "wait_tensor" in call.text else known.bytes_of(origins)
+        moved = 0 if _waits(call) else known.bytes_of(origins)
         attrs = {"code": call.text, "line": call.first, "bytes": moved}
         kind = "call" if call.kernel else "extern"
         entities.append(Entity(identity, kind, _call_label(call), attrs, tuple(inputs), origins))
         written.update({buffer: identity for buffer, node in writers.items() if node in origins})
     return entities
+
+
+def _waits(call: _Call) -> bool:
+    """Whether a call waits for a collective."""
+    return not call.kernel and _call_label(call).startswith(WAIT)
 
 
 def _call_label(call: _Call) -> str:

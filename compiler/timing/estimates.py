@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.binary import roofline
+from compiler.inductor.kernels import WAIT
 from compiler.record import Binary, Kernel, Record
 from compiler.targets import Target, is_virtual, known_target
 
@@ -79,7 +80,7 @@ def estimate(record: Record) -> Estimate | None:
     kernels = [
         kernel
         for kernel in record.kernels
-        if kernel.graph not in later and kernel.id not in sent and "wait_tensor" not in kernel.name
+        if kernel.graph not in later and kernel.id not in sent and not kernel.name.startswith(WAIT)
     ]
     if gpu is None or not kernels:
         return None

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from compiler.inductor.kernels import WAIT
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Record
 
 Lane = Literal["compute", "communication"]
-_WAIT = "wait_tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _schedule(
         waited = next((waits[node] for node in _nodes_of(entity, up) if node in waits), None)
         if found := called.get(entity.id):
             lanes.start(entity, found)
-        elif _WAIT in entity.label:
+        elif entity.kind == "extern" and entity.label.startswith(WAIT):
             lanes.wait(waited)
         else:
             kernel = entity.id if entity.kind == "extern" else f"{artifact.id}.{entity.label}"

@@ -92,7 +92,7 @@ class IrFacts:
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The buffers that a collective fills and that this node waits for; () for all other nodes."""
-        return self.reads if "wait_tensor" in self.label else ()
+        return self.reads if self.label.startswith("torch.ops._c10d_functional.wait_tensor") else ()
 
 
 @dataclass(frozen=True, slots=True)

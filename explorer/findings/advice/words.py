@@ -61,7 +61,7 @@ def traffic_words(before: Traffic, after: Traffic) -> str:
     )
     told = f"Explored again with the change: {calls}; {bytes_same}."
     if before.whole is None or after.whole is None or before.exposed is None or after.exposed is None:
-        return f"{told} Torch's cost model has no times for this target."
+        return f"{told} The time of some calls is not known, so times are not compared."
     return (
         f"{told} By estimates, the code stands still for {seconds(before.exposed)} before, {seconds(after.exposed)} "
         f"with the change, and the step takes {seconds(before.whole)} before, {seconds(after.whole)} with it."
