@@ -241,7 +241,7 @@ def lanes_data(schedule: Schedule, record: Record) -> dict[str, Any]:
     for span in schedule.spans:
         found = known.get(span.collective)
         exposed = schedule.exposed.get(span.collective, 0.0)
-        name = title_of(found) if found is not None else span.name
+        name = title_of(found) if found is not None else span.name.removeprefix("extern_kernels.")
         more = f"exposed {seconds_text(exposed)}" if found is not None and exposed else "hidden" if found else ""
         tone = 0 if found is None else 1 if exposed < 0.01 * span.seconds else 2
         entity, lane = span.collective or span.entity, int(found is not None)

@@ -10,6 +10,7 @@ export class LanesView extends DocumentView {
   /** @param {HTMLElement} body */
   begin(body) {
     super.begin(body);
+    body.classList.add("tc-collectives");
     return { lanes: (/** @type {Lanes} */ data) => this.lanes(data) };
   }
 
