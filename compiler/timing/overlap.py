@@ -103,6 +103,11 @@ def _schedule(
         else:
             kernel = entity.id if entity.kind == "extern" else f"{artifact.id}.{entity.label}"
             lanes.compute(entity, seconds.get(kernel))
+    lanes.unknown += [found.operator for found in own if found.origin == "graph" and found.id not in lanes.exposed]
+    if any(
+        name.partition(".")[2].startswith("subgraph_") for entity in _calls(artifact) for name in _nodes_of(entity, up)
+    ):
+        lanes.unknown.append("control_deps")  # overlap scheduling wraps operators in it, which hides their work
     return lanes.finish(artifact)
 
 
