@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from compiler.advise.communication import PASSES
@@ -40,7 +40,7 @@ class Overlap(Subject):
         call = self._run.call
         if call is None:
             raise ValueError(NO_CALL.replace("advice on", "passes on"))
-        found = Overlaps(sides_of(self._run.record, call, names or tuple(PASSES)))
+        found = Overlaps(sides_of(self._run.record, call, names or tuple(PASSES)), type(self._run))
         artifact = as_artifact(overlap_finding(found.sides))
         self._run.compiler.grow(lambda record: with_artifact(record, artifact))
         return found
@@ -77,16 +77,15 @@ def sides_of(record: Record, call: Call, names: tuple[str, ...]) -> tuple[Side, 
 class Overlaps:
     """The schedules of a step under several passes. Prints as text, displays as HTML; `table` is a DataFrame."""
 
-    def __init__(self, sides: tuple[Side, ...]) -> None:
+    def __init__(self, sides: tuple[Side, ...], make_run: Callable[[Record], Run]) -> None:
         self.sides = sides
+        self._make_run = make_run
 
     def __getitem__(self, name: str) -> Run:
         """The run of a side, by the name of its pass. Raises KeyError."""
-        from explorer.run.run import Run
-
         for side in self.sides:
             if side.name == name and side.record is not None:
-                return Run(side.record)
+                return self._make_run(side.record)
         known = [side.name for side in self.sides if side.record is not None]
         raise KeyError(f"there is no side {name!r}{did_you_mean(name, known)}")
 
