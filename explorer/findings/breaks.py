@@ -47,6 +47,9 @@ _ALL_SITES = Make(
     "A break may hide others: `run.xray()` finds them all, and `run.patch()` has fixes that were tried. Call them "
     "before saving, and the page has them.",
 )
+_ALL_SITES_OF_A_LOG = Text(
+    "A break may hide others: where the code is, `tcompile xray FILE.py:NAME` finds them all, and tries fixes.", "why"
+)
 
 
 def breaks_finding(record: Record) -> Finding | None:
@@ -57,7 +60,7 @@ def breaks_finding(record: Record) -> Finding | None:
     lines, graphs = SourceLines(record), Graphs(record)
     document: list[Parts] = [*break_cards(record)]
     if record.breaks and record.xray is None:
-        document.insert(0, Only(("view",), (_ALL_SITES,)))
+        document.insert(0, Only(("view",), (_ALL_SITES_OF_A_LOG if record.origin == "log" else _ALL_SITES,)))
     if told:
         title = notes_title(record)
         document.append(Section((Items(tuple(note_words(note, lines) for note in told)),), title, "notes"))

@@ -241,6 +241,8 @@ def opened_first(record: Record) -> list[str]:
         return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]
     if record.xray is not None and record.of_stage("frame_map"):
         return ["frame_map"]
+    if record.of_stage("profile"):
+        return ["profile"]
     chain = record.of_stage("chain_rule")
     graph = ["autograd"] if chain and chain[0].attrs.get("beside") else []
     return [*graph, "chain_rule"] if chain else []
