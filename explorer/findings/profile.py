@@ -390,7 +390,7 @@ def kernels_part(joined: Joined) -> Section:
         )
         for number, use in enumerate(joined.kernels[:ROWS])
     ]  # fmt: skip
-    return _section("Time by kernel", head, rows, right=(2, 3, 4))
+    return _section("Time by kernel", head, rows, right=(2, 3, 4), style="uses")
 
 
 def compilations_part(joined: Joined) -> Section:
@@ -415,8 +415,10 @@ def breaks_part(joined: Joined, lines: SourceLines) -> Section:
     return _section("Graph breaks", head, rows, right=(1, 2))
 
 
-def _section(heading: str, head: tuple[Words, ...], rows: Sequence[Row], right: tuple[int, ...]) -> Section:
-    return Section((Table(head, tuple(rows), right=right, label=heading),), heading)
+def _section(
+    heading: str, head: tuple[Words, ...], rows: Sequence[Row], right: tuple[int, ...], style: str = ""
+) -> Section:
+    return Section((Table(head, tuple(rows), right=right, label=heading, style=style),), heading)
 
 
 def _time(seconds: float) -> str:
