@@ -121,18 +121,18 @@ def _counts(ranks: Sequence[RankCompilations], found: Sequence[Found]) -> str:
 
 def _warnings(found: Iterable[Compilation]) -> Iterable[str]:
     """What a reader must not miss: functions that run eagerly, and errors."""
-    said: dict[Status, str] = {
-        "limit": "reached the recompile limit: new inputs run eagerly",
-        "skipped": "runs eagerly: torch.compile gave it up",
-        "failed": "failed to compile",
-        "unfinished": "was being compiled when the log ends",
+    said: dict[Status, tuple[str, str]] = {
+        "limit": ("reached the recompile limit: new inputs run eagerly",) * 2,
+        "skipped": ("runs eagerly: torch.compile gave it up", "run eagerly: torch.compile gave them up"),
+        "failed": ("failed to compile",) * 2,
+        "unfinished": ("was being compiled when the log ends", "were being compiled when the log ends"),
     }
     found = list(found)
-    for status, words in said.items():
+    for status, (single, many) in said.items():
         names = Counter(f"{shown_name(one) or 'a function'} ({place_of(one)})" for one in found if one.status == status)
         listed = ", ".join(list(names)[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
         if names:
-            yield f"{words[0].upper()}{words[1:]}: {listed}" if len(names) > 1 else f"{listed} {words}"
+            yield f"{listed} {many if len(names) > 1 else single}"
 
 
 # As a table
