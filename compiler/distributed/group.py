@@ -58,6 +58,7 @@ class SimulatedGroup:
                 process_groups.make_fake_group(self.world, self.rank)
             stack.enter_context(process_groups.answer_setup(self._initialize, _destroy))
             stack.enter_context(process_groups.note_meshes(self._note_mesh))
+            stack.enter_context(process_groups.make_own_chunks())
             stack.enter_context(run_spawned_function(self.rank, self.world, self.local_size))
             SimulatedGroup.active = self
             try:

@@ -163,3 +163,25 @@ def note_meshes(note: Callable[[Any], None]) -> Iterator[None]:
         replace_attribute(mesh_type, "mesh", read_real),
     ):
         yield
+
+
+@contextmanager
+def make_own_chunks() -> Iterator[None]:
+    """In the block, FSDP2 makes only those chunks of a parameter that it reads, not one for each rank."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    with replace_attribute(_fsdp_param, "_chunk_with_empty", lambda _: _Chunks):
+        yield
+
+
+class _Chunks:
+    """The chunks of a tensor, as `torch.chunk` splits it, with empty ones behind; each is made when it is read."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._dim = tensor, dim
+        self._size = -(-tensor.size(dim) // num_chunks)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        start = index * self._size
+        length = min(self._size, self._tensor.size(self._dim) - start)
+        return self._tensor.narrow(self._dim, start, length) if length > 0 or not index else self._tensor.new_empty(0)
