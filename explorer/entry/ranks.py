@@ -6,6 +6,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ def explore_script(fn: Callable[[], Any], options: Options, shared: SharedGraphs
 def explore_each_rank(options: Options, explore_rank: Callable[[SharedGraphs], Explored]) -> Run:
     """Call `explore_rank` in the process group of each rank, from equal random states; what it prints is shown once.
 
-    The run is that of the first rank, with all in `run.ranks`. Afterwards the random state is the first rank's.
+    The run is that of the first rank, with all in `run.ranks`. Afterwards the random state is the first rank's. The
+    other ranks are tried on fake tensors first, as their graphs are mostly those of the first rank, and need no values.
     """
     shared, states = SharedGraphs(), RandomStates.current()
     with simulate_asked(options, first_rank(options)):
@@ -83,7 +85,13 @@ def explore_each_rank(options: Options, explore_rank: Callable[[SharedGraphs], E
             shared.complete(found.record)
 
     def explore_other(rank: int) -> Record:
-        with states.restored(), without_output(), simulate_asked(options, rank):
+        try:
+            return explore_once(rank, replace(options, fake=True))
+        except Exception:  # noqa: BLE001 - code that reads values can't run on fake tensors, and raises anything
+            return explore_once(rank, options)
+
+    def explore_once(rank: int, simulated: Options) -> Record:
+        with states.restored(), without_output(), simulate_asked(simulated, rank):
             return explore_rank(shared).record
 
     ranks = explore_others(options, found.record, found.shardings, explore_other)
