@@ -64,7 +64,7 @@ def _card(each: Difference, number: int, said: str) -> Card:
     """The card of a difference. `said` is the hang that is shown above the cards, and not shown again."""
     title = TITLES.get(each.kind, each.kind)
     where = f"{file_name(each.file)}:{each.line}" if each.line else ""
-    about = f"{each.function} ({where})" if where else each.function
+    about = f"{each.function} ({where})".strip() if where else each.function
     return Card(
         title=title,
         ids=(f"rank_difference_{number}",),
