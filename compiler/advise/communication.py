@@ -251,7 +251,7 @@ def exposed(reading: Reading) -> Iterator[Advice]:
     """Report communication that the code waits for, and whether other kernels could run meanwhile."""
     for schedule in schedules(reading.record):
         waiting = schedule.exposed_seconds
-        if waiting < WORTH * schedule.seconds or not waiting:
+        if schedule.unknown or not waiting or waiting < WORTH * schedule.seconds:
             continue
         spare = {name: _independent_seconds(name, schedule, reading) for name, lost in schedule.exposed.items() if lost}
         movable = min(waiting, sum(min(schedule.exposed[name], free) for name, free in spare.items()))

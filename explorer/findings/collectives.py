@@ -228,9 +228,11 @@ def schedule_words(schedule: Schedule) -> str:
     """How long the half takes, and how much of its communication is exposed; all estimates."""
     sent = schedule.busy("communication")
     share = f" ({schedule.exposed_seconds / sent:.0%})" if sent else ""
+    missing = ", ".join(dict.fromkeys(schedule.unknown))
+    left_out = f" Left out, as their time is not known: {missing}." if missing else ""
     return (
         f"{seconds_text(schedule.seconds)} (estimate): compute {seconds_text(schedule.busy('compute'))}, communication "
-        f"{seconds_text(sent)}, of which {seconds_text(schedule.exposed_seconds)}{share} is exposed."
+        f"{seconds_text(sent)}, of which {seconds_text(schedule.exposed_seconds)}{share} is exposed.{left_out}"
     )
 
 
