@@ -57,7 +57,7 @@ _LINE_OF_GUARD = re.compile(r"(?:#\s+(?P<code>.*?)\s*)?#\s*(?P<file>[^\s#]+\.py)
 _LINE_OF_BREAK = re.compile(r"user code at (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
 _NOISE = (
     (re.compile(r"0x[0-9a-fA-F]{4,}"), "0x_"),
-    (re.compile(r"(___check_(?:obj|type)_id\(.*?, )\d+"), r"\1_"),
+    (re.compile(r"(___check_\w+\(.*?, )\d+(?=\))"), r"\1_"),
     (re.compile(r"\b(ids? == |id=)\d{6,}"), r"\1_"),
     (re.compile(r"(?<=_)\d{9,}(?=_|\b)"), "_"),
     (re.compile(r"Guard latency = [\d.]+ us"), ""),

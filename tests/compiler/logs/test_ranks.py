@@ -13,7 +13,7 @@ import pytest
 from compiler.logs.cache_keys import compare_caches
 from compiler.logs.cold_start import cold_start_of, trace_of
 from compiler.logs.events import Log
-from compiler.logs.fingerprints import reasons_of
+from compiler.logs.fingerprints import canonical, reasons_of
 from compiler.logs.job import Job
 from compiler.logs.ranks import Difference, compare_ranks
 from compiler.record.plain_text import rank_words
@@ -181,6 +181,11 @@ def test_difference_has_its_kind_and_line(odd: Callable[[Events], Events], kind:
     found = differences(usual, usual, odd)
     assert (kind, line) in [(each.kind, each.line) for each in found]
     assert all(each.ranks == (2,) for each in found)
+
+
+def test_ids_in_guards_of_any_kind_are_no_difference() -> None:
+    one, other = (f"___check_fake_script_type(L['m'], {number}), type=<class 'Mesh'>" for number in (94369492, 947536))
+    assert canonical(one) == canonical(other)
 
 
 def test_rank_words_name_ranges() -> None:
