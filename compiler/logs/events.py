@@ -168,7 +168,7 @@ class Log:
         """Interned strings by their number. They belong to this log: each rank numbers its own."""
         pairs = (event.fields for event in self.events_of("str"))
         return {
-            number: text
+            number: text.replace("\0", "?")
             for pair in pairs
             if isinstance(pair, list) and len(pair) == 2
             for text, number in (pair,)
@@ -218,7 +218,8 @@ class Log:
 
     def text_between(self, part: int, start: int, end: int) -> str:
         """The text of a payload, without its indentation."""
-        return self.texts[part][start:end].replace(b"\n\t", b"\n").decode(errors="replace").removeprefix("\t")
+        text = self.texts[part][start:end].replace(b"\n\t", b"\n").replace(b"\0", b"?")  # no file's name may have it
+        return text.decode(errors="replace").removeprefix("\t")
 
     @cached_property
     def _index(self) -> _Index:

@@ -324,7 +324,8 @@ def _places(event: Event, strings: Mapping[int, str]) -> Iterator[Place]:
     for frame in stack if isinstance(stack, list) else ():
         if isinstance(frame, dict):
             line = frame.get("line")
-            file = strings.get(frame.get("filename", -1), "")
+            name = frame.get("filename")
+            file = strings.get(name, "") if isinstance(name, int) else ""
             number = line if isinstance(line, int) else 0
             yield Place(file, number, str(frame.get("name", "")), str(frame.get("loc", "")))
 

@@ -40,6 +40,7 @@ class LoggedSources(SourceBook):
 
     def name(self, file: str) -> str:
         """Name of a file of an installed package relative to the package's folder, wherever it was installed."""
+        file = file.replace("\0", "?")
         if file not in self._names and (folder := _PACKAGES.match(file)) and not is_cell(file):
             wanted = file[folder.end() :].replace("\\", "/")
             taken = set(self._names.values())

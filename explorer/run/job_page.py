@@ -14,6 +14,7 @@ from compiler.logs.events import Log
 from compiler.logs.files import LogError, read_logs
 from compiler.logs.follow import traces_in
 from compiler.logs.job import Job, Rank
+from compiler.process import fewer_full_collections
 from compiler.record import Record
 from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings import KnownFindings
@@ -31,7 +32,7 @@ from explorer.run.payload import Payload
 from explorer.run.payload_part import Part, words_of_languages
 
 ENTRY = "job_page.js"
-MOST_BYTES, MOST_READ, MOST_RECORDS = 12 * 2**20, 6_000_000, 40
+MOST_BYTES, MOST_READ, MOST_RECORDS = 12 * 2**20, 5_000_000, 40
 """Maximum size of a page's records, of the events that they are made of, and their maximum number."""
 
 
@@ -148,7 +149,8 @@ def html_of(title: str, blocks: Iterable[str]) -> str:
 
 def write_job_page(job: Job, output: Path) -> JobPage:
     """Write the page of a job. Raises OSError."""
-    page = page_of(job)
+    with fewer_full_collections(100):
+        page = page_of(job)
     replace_file(output, page.html.encode())
     return page
 
