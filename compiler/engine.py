@@ -44,7 +44,7 @@ from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.dtensor import is_dtensor
 from compiler.torch_api.fake_tensors import unset_fake_temporarily
 from compiler.torch_api.patching import Function
-from compiler.torch_api.pipelines import pipeline_schedules
+from compiler.torch_api.pipelines import decide_without_other_stages, pipeline_schedules
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.released import revert_leftover_fx_patches
 from compiler.torch_api.shard_shapes import Sharding, shardings
@@ -361,7 +361,8 @@ class Exploration:
             self._builder.place = place_of_process(self.shardings)
         known = len(self._builder.frames)
         try:
-            return call.compiled(*call.args, **call.kwargs)
+            with decide_without_other_stages():
+                return call.compiled(*call.args, **call.kwargs)
         finally:
             self._recorder.tape.is_closed = True
             first, *later = self._calls

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from compiler.record.distributed_facts import PipelineSchedule, PipelineStep
+from compiler.torch_api.collectives import is_simulated
+from compiler.torch_api.patching import call_hidden, hide_frame, replace_attribute
 
 _KINDS = ("F", "B", "I", "W")
 
@@ -19,6 +24,39 @@ def pipeline_schedules(fn: Callable[..., Any], values: Iterable[Any]) -> list[Pi
         return []
     reached = [value for value in [*_reached(fn), *values] if isinstance(value, module._PipelineSchedule)]
     return [found for each in dict.fromkeys(reached) if (found := _schedule(each)) is not None]
+
+
+@contextmanager
+def decide_without_other_stages() -> Iterator[None]:
+    """Let the stages of a simulated rank use the shapes that they were given, without asking the other ranks.
+
+    In torch 2.12 and 2.13, all stages vote on whether shapes have to be sent, and a simulated rank gets no votes.
+    """
+    module = sys.modules.get("torch.distributed.pipelining.stage")
+    kind = getattr(module, "PipelineStage", None)
+    if not is_simulated() or not hasattr(kind, "_warmup_forward_vote"):
+        yield
+        return
+    votes: dict[Any, Any] = {}
+
+    def own_vote(stage: Any, has_backward: bool) -> Any:
+        asks = module.InferenceMode.needs_dynamic(stage._user_meta, has_backward)  # type: ignore[union-attr]
+        return torch.tensor([0 if asks else 1], dtype=torch.int32, device=stage.device)
+
+    @hide_frame
+    def vote(stage: Any, has_backward: bool, **_others: Any) -> Any:
+        votes[stage] = call_hidden(own_vote, stage, has_backward)
+        return votes[stage]
+
+    @hide_frame
+    def result(stage: Any, **_others: Any) -> Any:
+        return votes[stage]
+
+    with (
+        replace_attribute(kind, "_warmup_forward_vote", lambda _: vote),
+        replace_attribute(kind, "_warmup_backward_result", lambda _: result),
+    ):
+        yield
 
 
 def _reached(fn: Callable[..., Any]) -> Iterator[Any]:

@@ -195,8 +195,13 @@ def test_pipeline_schedules_as_charts() -> None:
             for schedule, count in ((ScheduleGPipe, 1), (Schedule1F1B, 1), (ScheduleInterleaved1F1B, 2))
         ]
         found = [pipeline_schedules(schedule.step, ())[0] for schedule in schedules]
+        ran = explore(schedules[1].step, (), options=Options(stages=("captured",))).record
     finally:
         dist.destroy_process_group()
+        torch._dynamo.reset()
+    assert ran.pipelines == (found[1],)
+    assert "linear" in ran["captured"].text
+    assert {each.kind for each in ran.collectives} == {"send", "recv"}
     assert [(each.name, each.stages, each.rank) for each in found] == [
         ("ScheduleGPipe", 4, 1), ("Schedule1F1B", 4, 1), ("ScheduleInterleaved1F1B", 8, 1),
     ]  # fmt: skip
@@ -214,5 +219,5 @@ def test_pipeline_schedules_as_charts() -> None:
 
 
 def stage_of_rank(index: int, count: int) -> PipelineStage:
-    x = torch.randn(4, 8)
-    return PipelineStage(nn.Linear(8, 8), index, count, torch.device("cpu"), input_args=(x,), output_args=(x,))
+    x = torch.randn(4, 8, requires_grad=True)
+    return PipelineStage(Block(8), index, count, torch.device("cpu"), input_args=(x,), output_args=(x,))
