@@ -24,9 +24,9 @@ _COPIED = ("decisions", "merges", "kernels", "memory", "problems")
 
 
 def graph_key(module: GraphModule) -> str:
-    """All that the compilation of a captured graph depends on: its code, and this rank's tensors."""
+    """All that the compilation of a captured graph depends on: its code, and this rank's tensors, real or fake."""
     facts = [_value_words(fx.value_of(node)) for node in module.graph.nodes]
-    return "\n".join([module.code, *facts])
+    return "\n".join([re.sub(r" : torch[\w.]*", "", module.code), *facts])
 
 
 def _value_words(value: Any) -> str:
@@ -81,11 +81,13 @@ class SharedGraphs:
         if self.record is None:
             return
         wanted = set(graphs)
-        names = self._names()
+        names, copied = self._names(), set()
         for artifact in self.record.artifacts:
             if artifact.graph in wanted and artifact.stage not in _OWN_STAGES:
+                copied |= {entity.id for entity in artifact.entities}
                 own_text = replace(artifact, text=_renamed(artifact.text, names))
                 builder.artifacts.setdefault(artifact.id, own_text)
+        builder.autograd_saved += [saved for saved in self.record.autograd_saved if saved.node in copied]
         for part in _COPIED:
             found: list[Any] = getattr(builder, part)
             own = [each for each in found if each.graph in wanted]
