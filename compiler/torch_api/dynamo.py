@@ -29,6 +29,7 @@ import torch._dynamo.guards as guards
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.exc import (
     FailOnRecompileLimitHit,
+    InternalTorchDynamoError,
     RestartAnalysis,
     TorchDynamoException,
     TorchRuntimeError,
@@ -76,6 +77,8 @@ CONVERSION_LOGGERS = (
 )
 # How reasons for `log_graph_break` begin if the rest of the function, or all of it, runs as plain Python.
 PRINT_OPERATOR = "torch._higher_order_ops.print"
+INTERNAL = "InternalTorchDynamoError"
+"""The kind of a break at a line that TorchDynamo fails to trace by an error of its own."""
 RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 
 
@@ -458,13 +461,19 @@ def first_break(
 def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BreakFacts | None:
     """The first graph break of a call. Without a break, the call runs to its end, and the result is None.
 
-    Raises any other error of the call. The break has exact `places` only in a block of `observe`.
+    A line at which TorchDynamo itself fails counts as a break that raises. Raises any other error of the call. The
+    break has exact `places` only in a block of `observe`.
     """
     try:
         with dynamo_config.patch(suppress_errors=False), torch._dynamo.error_on_graph_break(True):
             compile_function(fn, named_backend("eager"), dynamic=None, fullgraph=False)(*args, **kwargs)
     except (Unsupported, UserError, TorchRuntimeError) as error:
         return _break_facts(str(error), error)
+    except InternalTorchDynamoError as error:
+        cause = error.__context__  # torch raises it `from None`
+        if not getattr(cause, "real_stack", None):
+            raise
+        return replace(_break_facts(str(error), cause), kind=INTERNAL, raises=True)
     return None
 
 

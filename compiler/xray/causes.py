@@ -28,7 +28,7 @@ from compiler.record.options import Options
 from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.call_edits import Parameters, UsersCall, find_users_call
 from compiler.xray.changing_values import Kinds
-from compiler.xray.outside import STOPS, OutsideError, inside_the_process, unheard
+from compiler.xray.outside import STOPS, OutsideError, inside_the_process, mute, unheard
 from compiler.xray.owners import CallSite, Walk, call_to, global_owner
 from compiler.xray.search import Search
 from compiler.xray.substitution import PREFIX, Change, Noted, Program, StandIn
@@ -120,6 +120,8 @@ class CauseSearch:
                 stack.enter_context(program.with_stand_ins(_all_values(noted), left_out))
                 exploration = stack.enter_context(self.explore(options))
                 stack.enter_context(unheard() if as_it_is else inside_the_process())
+                if not as_it_is:
+                    stack.enter_context(mute())
                 compiled = exploration.compile(Bench(calls[0], restore).function)
                 for number, (call, values) in enumerate(zip(calls, noted, strict=True)):
                     program.set_values(values.values)

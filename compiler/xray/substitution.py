@@ -20,6 +20,7 @@ from itertools import chain, islice
 from types import CodeType, FunctionType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from compiler.calls.call import nested_codes
@@ -224,8 +225,9 @@ def _short(value: Any) -> str:
 def _stand_in(values: Sequence[Any]) -> StandIn:
     """The replacement for recorded values: one constant if they are equal constants, else items.
 
-    Tensors that differ only in their elements become one item, the first tensor.
+    Tensors that differ only in their elements become one item, the first tensor. NumPy's numbers become Python's.
     """
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
     first = values[0]
     if _is_constant(first) and all(type(value) is type(first) and value == first for value in values):
         return StandIn(first)
@@ -242,7 +244,7 @@ def _kind(tensor: Any) -> tuple[Any, ...]:
 def _is_constant(value: Any) -> bool:
     if isinstance(value, int) and abs(value) > _LONGEST_INT:
         return False
-    return isinstance(value, _CONSTANTS) and value == value  # False for NaN
+    return type(value) in _CONSTANTS and value == value  # False for NaN
 
 
 def _copy_of(value: Any) -> Any:

@@ -155,13 +155,15 @@ def promises(found: XRay, left: XRay, why_not: str) -> list[str]:
     head = f"Fixes for {len(mended)} of {pluralize(len(found.sites), 'site')}: {where}."
     if why_not:
         return [head, f"NOT VERIFIED: tried together, {why_not}."]
+    if not chosen:
+        head = f"No working fix for {pluralize(len(found.sites), 'site')}."
     same = "Tried together: results, gradients, output and attributes are the same, also on random inputs."
     exceptions = [f"But at {places[fix.site]}: {fix.words.rstrip('.')}." for fix in chosen if fix.state != "verified"]
     rest = ", ".join(dict.fromkeys(place_text(site.file, site.line) for site in left.sites))
     remaining = f"{pluralize(len(left.sites), 'site')} left: {rest}." if rest else "No site is left."
     counted = [_break_words(found.cost, found.cost_after)] if found.cost and found.cost_after else []
     more = [f"There may be more: {problem}." for problem in left.problems]
-    return [head, same, *exceptions, *counted, remaining, *more]
+    return [head, *([same] if chosen else []), *exceptions, *counted, remaining, *more]
 
 
 def mended_sites(found: XRay, left: XRay) -> list[str]:

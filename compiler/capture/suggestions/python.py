@@ -11,6 +11,11 @@ BUILTIN = ("Failed to trace builtin operator",)
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "{code} makes TorchDynamo fail by an error of its own: torch.compile raises it without tcompile too.",
+        "Put it into a function with @torch.compiler.disable, and report the error to PyTorch.",
+        kinds=("InternalTorchDynamoError",),
+    ),
+    Rule(
         "{code} asks for all names at once; torch follows them one by one.",
         "Name the variables that you mean.",
         kinds=BUILTIN,

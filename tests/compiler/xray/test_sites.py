@@ -51,6 +51,23 @@ def text(site: Site) -> str:
     return " ".join(site.span.code.split())
 
 
+@pytest.mark.skipif(not MODERN, reason="another version may trace the line that torch 2.13 fails at")
+def test_search_goes_past_errors_of_torch_itself() -> None:
+    code = """
+    from collections import deque
+    history = deque([1.0, 2.0])
+    def f(x):
+        if np.std(history) > 10:
+            x = x + 1
+        return x * x.sum().item()
+    """
+    found = x_ray_code(inspect.cleandoc(code))
+    assert [text(site) for site in found.sites] == ["np.std(history)", "x.sum().item()"]
+    assert found.sites[0].kind == "InternalTorchDynamoError"
+    assert "torch.compile raises it without tcompile too" in found.sites[0].what
+    assert found.problems == ()
+
+
 @pytest.mark.skipif(not MODERN, reason="the lists are those of torch 2.13: older versions break at other expressions")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_site_of_a_program_is_found(name: str) -> None:
