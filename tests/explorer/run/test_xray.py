@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tcompile
+from compiler.xray.fixes import UNTRIED
 from explorer.run.run import Run
 from tests.explorer.small_record import small_record, xrayed_record
 
@@ -27,7 +28,10 @@ def test_sites_are_data_a_table_and_cards(capsys: pytest.CaptureFixture[str]) ->
     run = tcompile.explore(looped, torch.ones(4), stages="captured")
     capsys.readouterr()
     found = run.xray()
+    assert {fix.words for fix in found.try_fixes(0.0).fixes} == {UNTRIED}
+    assert found.patch() == ""
     found.try_fixes()
+    assert {fix.together for fix in found.fixes} == {True}
     assert capsys.readouterr().out == ""
     assert [site.span.code for site in found.sites] == ["y.sum().item()", 'print("scale", scale)']
     table = found.table
