@@ -29,7 +29,6 @@ def test_sites_are_data_a_table_and_cards(capsys: pytest.CaptureFixture[str]) ->
     capsys.readouterr()
     found = run.xray()
     assert {fix.words for fix in found.try_fixes(0.0).fixes} == {UNTRIED}
-    assert found.patch() == ""
     found.try_fixes()
     assert {fix.together for fix in found.fixes} == {True}
     assert capsys.readouterr().out == ""
