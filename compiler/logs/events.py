@@ -153,9 +153,16 @@ class Log:
     def events_of(self, *kinds: str) -> Iterator[Event]:
         """Events of these kinds, in order; the others are not decoded."""
         wanted = {self._index.kinds[kind] for kind in kinds if kind in self._index.kinds}
-        for place, kind in enumerate(self._index.of_kind):
-            if kind in wanted and (event := self._event(place)) is not None:
+        index, given_back = self._index, 0
+        for place, kind in enumerate(index.of_kind):
+            if kind not in wanted:
+                continue
+            if (event := self._event(place)) is not None:
                 yield event
+            text, start = self.texts[index.parts[place]], index.starts[place]
+            if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
+                give_back(text)
+                given_back = start
 
     @cached_property
     def counts(self) -> Counter[str]:
