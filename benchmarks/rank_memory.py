@@ -112,7 +112,8 @@ def measure(case: str, rank: int, world: int) -> None:
         step()
         optimizer.step()
         optimizer.zero_grad()
-    there = sum(map(held, [*model.parameters(), x]))
+    weights = {each.untyped_storage()._cdata: held(each) for each in map(local, model.parameters())}  # views share one
+    there = sum(weights.values()) + held(x)
     there += sum(held(value) for state in optimizer.state.values() for value in state.values())
     there += sum(held(each) for each in model.parameters()) if "ddp" in case else 0
     print(json.dumps({"rank": rank, "there": there, "peak": there + cpu_peak_bytes(step)}), flush=True)
@@ -122,8 +123,13 @@ def measure(case: str, rank: int, world: int) -> None:
 
 def held(value: Any) -> int:
     """Bytes of a tensor on this rank."""
-    local = getattr(value, "_local_tensor", value)
-    return int(local.untyped_storage().nbytes()) if isinstance(local, torch.Tensor) else 0
+    part = local(value)
+    return int(part.untyped_storage().nbytes()) if isinstance(part, torch.Tensor) else 0
+
+
+def local(value: Any) -> Any:
+    """The part of a DTensor on this rank; any other value unchanged."""
+    return getattr(value, "_local_tensor", value)
 
 
 def simulate(case: str, rank: int, world: int) -> None:
