@@ -30,7 +30,7 @@ function colourOf({ landed }, graph) {
 export function marksOf(manifest, artifact, open) {
   const plain = new Set((manifest.plain[artifact] ?? []).map((row) => row - 1));
   const [breaks, ranges] = [breaksOf(manifest, artifact, open), rangesOf(manifest, artifact)];
-  return { graphs: graphsOf(manifest, artifact), plain, breaks, ranges, placed: manifest.placed?.[artifact] ?? {} };
+  return { graphs: graphsOf(manifest, artifact), plain, breaks, ranges, placed: manifest.placed[artifact] ?? {} };
 }
 
 /** The graphs that each row landed in. @param {Manifest} manifest @param {string} artifact */
@@ -120,11 +120,12 @@ export function legendOf(manifest, artifact, select) {
   for (const graph of Object.keys(manifest.landed[artifact] ?? {}).sort((a, b) => codeOf(a) - codeOf(b))) {
     byCode.set(codeOf(graph), [...(byCode.get(codeOf(graph)) ?? []), graph]);
   }
+  /** @type {HTMLElement[]} */
   const items = [...byCode.values()].map((graphs) => graphButton(manifest, graphs, byCode.size <= NAMED, select));
   const item = (/** @type {string} */ mark, /** @type {string} */ name, /** @type {string} */ title) =>
     items.push(h("span", { class: "tc-legend-item", title }, h("i", { class: mark }), name));
   if (manifest.plain[artifact]?.length) item("tc-plain", "plain Python", "Lines known to have run as plain Python");
-  if (manifest.placed?.[artifact]) item("tc-placed", "DTensor", "Lines with DTensors: hover for placements and redistributions");
+  if (manifest.placed[artifact]) item("tc-placed", "DTensor", "Lines with DTensors: hover for placements and redistributions");
   return items;
 }
 

@@ -70,6 +70,7 @@ const EMPTY = {
   trees: [],
   landed: {},
   plain: {},
+  placed: {},
   spans: {},
   calls: {},
 };
