@@ -155,11 +155,13 @@ def kept_gathers(reading: Reading) -> Iterator[Advice]:
 
 
 def _is_kept(found: Collective, reading: Reading) -> bool:
-    """Whether the backward reads the result of a forward's gather, as it is or as a view."""
+    """Whether the backward reads the result of a gather in the forward's graph, as it is or as a view."""
+    if found.half != "forward" or not found.entities:  # FSDP's hooks gather outside of the graphs
+        return False
     backward = next(
         (artifact for artifact in reading.record.of_stage("backward") if artifact.graph == found.graph), None
     )
-    if found.half != "forward" or backward is None:
+    if backward is None:
         return False
     saved = {name for entity in backward.entities for name in entity.attrs.get("forward", ()) if _is_saved(entity)}
     todo = [name for name in _forward_nodes(found.wait or found.entities[0], reading) if name in reading.entities]

@@ -125,7 +125,8 @@ class SimulatedGroup:
                 )
 
     def _explain(self, error: Exception) -> None:
-        """Add to the message of an error what it means in a simulated job."""
+        """Add to the message of an error, or of its `cause` if it wraps one, what it means in a simulated job."""
+        error = getattr(error, "cause", error)
         words, why = str(error), ""
         if "Mesh should not be bigger than default world size" in words:
             why = f"{self.world} ranks are simulated (--ranks {self.world}): make a mesh of {self.world}."
@@ -137,6 +138,8 @@ class SimulatedGroup:
             )
         elif "materialized from meta device" in words:
             why = "With --fake (fake=True) weights need no memory: make the model without the meta device."
+        elif "flash_attention_for_cpu" in words and "sharding strategy" in words:
+            why = "torch can't split attention on a CPU over ranks: explore context_parallel where a GPU is."
         if why:
             error.args = (f"{words}\n{why}",)
 

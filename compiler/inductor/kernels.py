@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,7 +16,8 @@ _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
 _KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
 WRAPPER_PARAMETERS = (["args"], ["self", "args"])  # parameters of `call`, and of the partitions and branches it calls
-WAIT = "_c10d_functional.wait_tensor"
+_COLLECTIVE = "_c10d_functional."
+WAIT = f"{_COLLECTIVE}wait_tensor"
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b[\w.]*")
 
 
@@ -35,6 +36,8 @@ class WritingNode(Protocol):
     def bytes(self) -> int: ...
     @property
     def waits_for(self) -> tuple[str, ...]: ...
+    @property
+    def updates(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class _Fused:
     """Lookup tables from the fused_ir stage, for the kernels stage.
 
     `ids` maps names of nodes and of their parts to node ids. `writers` maps each buffer to the id of the node that
-    writes it, `waits` to the id of the node that waits for a collective to fill it. `facts` has the facts of each node.
+    writes it, `waits` to the id of the node that waits for a collective to fill it. `facts` has the facts of each node,
+    in the order of the code.
     """
 
     ids: dict[str, str]
@@ -62,6 +66,10 @@ class _Fused:
     def nodes_of(self, kernel: str, definitions: list[Definition]) -> tuple[str, ...]:
         nodes = (node for definition in definitions if definition.name == kernel for node in definition.nodes)
         return tuple(dict.fromkeys(self.ids[node] for node in nodes if node in self.ids))
+
+    def updaters_of(self, buffers: Collection[str]) -> Iterator[str]:
+        """The nodes that write into one of these buffers, which other nodes made, in the order of the code."""
+        return (identity for identity, node in self.facts.items() if not {*buffers}.isdisjoint(node.updates))
 
     def bytes_of(self, nodes: Iterable[str]) -> int:
         return sum(self.facts[node].bytes for node in nodes)
@@ -202,6 +210,8 @@ def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fu
             origins = tuple([node for node in fresh if known.facts[node].kind in ("extern", "template")][-1:])
             if _waits(call):
                 origins = tuple(known.waits[buffer] for buffer in call.buffers if buffer in known.waits)
+            if not origins and _call_label(call).startswith(_COLLECTIVE):
+                origins = tuple([node for node in known.updaters_of(call.buffers) if node not in done][:1])
         done.update(origins)
         inputs = dict.fromkeys(written[buffer] for buffer in call.buffers if buffer in written)
         moved = 0 if _waits(call) else known.bytes_of(origins)

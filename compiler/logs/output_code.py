@@ -98,6 +98,7 @@ class LoggedNode:
     bytes: int = 0
     parts: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
 
 
 @dataclass

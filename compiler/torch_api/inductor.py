@@ -67,7 +67,8 @@ _COMPILERS: dict[str, Kind] = {
 class IrFacts:
     """One scheduler node.
 
-    `fx` names the post-grad FX nodes that the node computes. `reads` and `writes` are buffer names.
+    `fx` names the post-grad FX nodes that the node computes. `reads` and `writes` are buffer names, `updates` those
+    of other nodes' buffers that it writes into.
     `parts` are the names of the nodes that were fused into this node, () if it is not fused.
     `moves` are the bytes read or written per buffer, as Inductor counts: each byte once, internal buffers excluded.
     `tensor` holds `fx.tensor_attrs` of the (last) tensor that the node writes, without "bytes"; {} if there is none.
@@ -80,6 +81,7 @@ class IrFacts:
     fx: FxOrigins
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    updates: tuple[str, ...]
     parts: tuple[str, ...]
     moves: dict[str, int]
     tensor: dict[str, Any]
@@ -462,6 +464,7 @@ def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) ->
         fx=lines.origins(list(origins)),
         reads=tuple(sorted({dep.name for dep in node.read_writes.reads})),
         writes=tuple(node.get_buffer_names()),
+        updates=tuple(name for buffer in node.get_outputs() for name in buffer.get_mutations()),
         parts=tuple(part.get_name() for part in parts) if len(parts) > 1 else (),
         moves=_moves(node, parts),
         tensor=_tensor(parts[-1]),

@@ -177,6 +177,7 @@ def test_tensor_parallel_stages(fake_group: None, options: Options) -> None:
     for found in record.collectives:
         assert (found.reduction, found.group_size, found.input_bytes) == ("sum", 8, 8 * 16 * 4)
         assert found.output_bytes == found.input_bytes
+        assert any("kernels[" in name for name in found.entities)
     assert record.collectives[0].cause == wait["cause"]
 
     [text] = [found.artifact.text for found in findings(record) if found.artifact.stage == "placements"]

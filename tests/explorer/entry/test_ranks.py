@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from compiler.distributed.group import simulate_group
 from compiler.distributed.ranks import asked_ranks, find_hangs, mesh_corners
 from compiler.record import Collective, Group, Place, Record, Span
 from compiler.record.options import OptionError, Options
+from explorer.entry.user_code import UserError, run_user_code
 from explorer.run.run import Run
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not in this build")
@@ -129,6 +131,9 @@ def test_errors_say_what_to_write() -> None:
     assert "nprocs=8" in refusal(lambda: mp.spawn(print, nprocs=3))  # type: ignore[no-untyped-call]
     with simulate_group(8, 3):
         assert "initialized already" in refusal(lambda: None, ranks=4)
+    with pytest.raises(UserError) as caught, simulate_group(7, 3):
+        run_user_code(Path(__file__), lambda: init_device_mesh("cuda", (2, 4)))
+    assert "make a mesh of 7" in str(caught.value.cause)
     with pytest.raises(OptionError, match="a function without"):
         explorer.explore(Block(8), torch.randn(2, 16), ranks=8, rank="first,last")
     assert state_of_process() == before
