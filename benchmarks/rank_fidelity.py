@@ -67,7 +67,7 @@ def _inputs(function: Any, args: Sequence[Any]) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(args[index]) if isinstance(leaf, torch.Tensor)]
 
 
-def counted(record: Record) -> Bytes:
+def count_recorded(record: Record) -> Bytes:
     """The collectives of a record, by kind."""
     counts: Bytes = {}
     for found in record.collectives:
@@ -102,7 +102,7 @@ def result_of(model: str, wrap: str, world: int, stages: tuple[str, ...]) -> dic
     """What one rank has for one case: texts, collectives, problems."""
     record = explore_step(model, wrap, world, stages)
     problems = [problem.reason for problem in record.problems]
-    return {"texts": texts(record), "bytes": counted(record), "problems": problems}
+    return {"texts": texts(record), "bytes": count_recorded(record), "problems": problems}
 
 
 def count_eager(model: str, wrap: str, world: int) -> Bytes:
@@ -114,7 +114,7 @@ def count_eager(model: str, wrap: str, world: int) -> Bytes:
 
 
 @contextmanager
-def real(rank: int, world: int, store: str) -> Iterator[None]:
+def gloo_group(rank: int, world: int, store: str) -> Iterator[None]:
     """A gloo process group of `world` processes."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     try:
@@ -125,7 +125,7 @@ def real(rank: int, world: int, store: str) -> Iterator[None]:
 
 def run_real(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
     """One rank with gloo: explored and eager; the results are in files of the folder."""
-    with real(rank, world, str(folder / "store")):
+    with gloo_group(rank, world, str(folder / "store")):
         found = {name: result_of(*name.split(":"), world, stages(name)) for name in names}
         eager = {name: count_eager(*name.split(":"), world) for name in names}
     (folder / f"{rank}.real").write_text(json.dumps(found))

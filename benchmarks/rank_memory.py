@@ -112,16 +112,18 @@ def measure(case: str, rank: int, world: int) -> None:
         step()
         optimizer.step()
         optimizer.zero_grad()
-    weights = {each.untyped_storage()._cdata: held(each) for each in map(local, model.parameters())}  # views share one
-    there = sum(weights.values()) + held(x)
-    there += sum(held(value) for state in optimizer.state.values() for value in state.values())
-    there += sum(held(each) for each in model.parameters()) if "ddp" in case else 0
+    weights = {
+        each.untyped_storage()._cdata: held_bytes(each) for each in map(local, model.parameters())
+    }  # views share one
+    there = sum(weights.values()) + held_bytes(x)
+    there += sum(held_bytes(value) for state in optimizer.state.values() for value in state.values())
+    there += sum(held_bytes(each) for each in model.parameters()) if "ddp" in case else 0
     print(json.dumps({"rank": rank, "there": there, "peak": there + cpu_peak_bytes(step)}), flush=True)
     distributed.barrier()
     os._exit(0)  # gloo's threads may outlive the group
 
 
-def held(value: Any) -> int:
+def held_bytes(value: Any) -> int:
     """Bytes of a tensor on this rank."""
     part = local(value)
     return int(part.untyped_storage().nbytes()) if isinstance(part, torch.Tensor) else 0

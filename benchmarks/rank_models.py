@@ -153,11 +153,13 @@ def simple_fsdp(model: Any, _kind: Model, world: int) -> Any:
             module._parameters[name] = nn.Parameter(sharded)
         if names:
             owner = type(module)
-            module.__class__ = type(f"SimpleFSDP{owner.__name__}", (owner,), {name: _gathered(name) for name in names})
+            module.__class__ = type(
+                f"SimpleFSDP{owner.__name__}", (owner,), {name: _gathering_property(name) for name in names}
+            )
     return model
 
 
-def _gathered(name: str) -> property:
+def _gathering_property(name: str) -> property:
     def get(module: Any) -> Tensor:
         parameter = module._parameters[name]
         gathered: Tensor = parameter.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial("avg")])

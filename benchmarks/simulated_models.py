@@ -65,14 +65,14 @@ class LlamaBlock(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         normed = self.norm_1(x)
         q, k, v = (layer(normed).unflatten(-1, (-1, self.head)).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(attended.transpose(1, 2).flatten(2))
         normed = self.norm_2(x)
         return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
@@ -96,7 +96,7 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
-def sharded(model: Any, mesh: Any) -> Any:
+def shard_blocks(model: Any, mesh: Any) -> Any:
     """The model with `fully_shard` on each block and on the whole."""
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -113,7 +113,7 @@ def tensor_parallel(model: Llama, mesh: Any) -> Llama:
     return model
 
 
-def cut(model: Any) -> Any:
+def add_breaks(model: Any) -> Any:
     """The model with graph breaks where `fully_shard` has hooks: before and after each block and the whole."""
 
     @torch.compiler.disable
@@ -135,9 +135,9 @@ def gpt_step(layers: int, *, cuts: bool = False, shards: bool = False) -> None:
     torch.manual_seed(0)
     model = Gpt(layers)
     if shards:
-        model = sharded(model, init_device_mesh("cpu", (dist.get_world_size(),)))
+        model = shard_blocks(model, init_device_mesh("cpu", (dist.get_world_size(),)))
     elif cuts:
-        model = cut(model)
+        model = add_breaks(model)
     model(torch.randint(0, 50257, (1, 32))).sum().backward()
 
 
@@ -149,7 +149,7 @@ def llama_step(*, tensor: bool = True) -> None:
     try:
         model = Llama()
         model = tensor_parallel(model, mesh["tp"]) if tensor else model
-        sharded(model, mesh["dp"] if tensor else mesh)
+        shard_blocks(model, mesh["dp"] if tensor else mesh)
         model(torch.randint(0, 128256, (1, 4096))).sum().backward()
     finally:
         torch.set_default_dtype(torch.float32)

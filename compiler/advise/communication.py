@@ -46,12 +46,14 @@ _RANK_CALLS = frozenset({"get_rank", "get_local_rank", "get_coordinate", "get_gr
 _RANK_NAMES = frozenset({"rank", "local_rank", "global_rank"})
 
 
-def bucketing(reading: Reading) -> Iterator[Advice]:
+def unbucketed_collectives(reading: Reading) -> Iterator[Advice]:
     """Report many collectives of one kind, group and dtype that could go in one message each half."""
     record = reading.record
     if any(record.options.options.get(option, "none") != "none" for option in BUCKETS.values()):
         return
-    many = [group for group in _alike(record) if len(group) >= LEAST_BUCKETED and group[0].kind in BUCKETS]
+    many = [
+        group for group in _similar_collectives(record) if len(group) >= LEAST_BUCKETED and group[0].kind in BUCKETS
+    ]
     if not many:
         return
     options: dict[str, object] = {BUCKETS[group[0].kind]: "all" for group in many}
@@ -74,7 +76,7 @@ def _with_options(record: Record, text: str, options: Mapping[str, object]) -> C
     return Change(text, {"options": {**record.options.options, **options}})
 
 
-def _alike(record: Record) -> list[list[Collective]]:
+def _similar_collectives(record: Record) -> list[list[Collective]]:
     """Collectives of graphs by half, kind, group and dtype."""
     found: dict[tuple[str, ...], list[Collective]] = {}
     for each in record.collectives:
@@ -109,7 +111,7 @@ def _estimate(found: Collective, size: int, record: Record) -> float:
 def small_messages(reading: Reading) -> Iterator[Advice]:
     """Report messages whose time is mostly latency, if no bucket can take them."""
     record = reading.record
-    alike = {id(found) for group in _alike(record) if len(group) >= LEAST_BUCKETED for found in group}
+    alike = {id(found) for group in _similar_collectives(record) if len(group) >= LEAST_BUCKETED for found in group}
     small = [
         found
         for found in record.collectives
@@ -198,7 +200,7 @@ def _users(artifact: Artifact) -> dict[str, list[Entity]]:
     return found
 
 
-def cancelling(reading: Reading) -> Iterator[Advice]:
+def cancelling_redistributions(reading: Reading) -> Iterator[Advice]:
     """Report a redistribution whose result only goes into one that undoes it, or of which a rank keeps its own part."""
     undone = {"all_gather": ("reduce_scatter",), "all_to_all": ("all_to_all",)}
     known = {found.entities[0]: found for found in reading.record.collectives if found.entities and found.wait}
@@ -216,6 +218,7 @@ def cancelling(reading: Reading) -> Iterator[Advice]:
     if not pairs:
         return
     size = sum(found.bytes + (other.bytes if other else 0) for found, other in pairs)
+    verb = "is" if len(pairs) == 1 else "are"
     evidence = tuple(
         Evidence(
             f"{found.kind} of {size_text(found.bytes)}, then {other.kind if other else 'only a part of it is read'}.",
@@ -225,7 +228,7 @@ def cancelling(reading: Reading) -> Iterator[Advice]:
     )
     yield Advice(
         "cancelling-redistributions", "Redistributions cancel",
-        f"{pluralize(len(pairs), 'redistribution')} of {size_text(size)} in all is undone before anything computes "
+        f"{pluralize(len(pairs), 'redistribution')} of {size_text(size)} in all {verb} undone before anything computes "
         "with the result.",
         evidence,
         change=Change("Give both layers the same placement, so that nothing is redistributed between them: "
@@ -249,8 +252,8 @@ def _ends_of_moves(start: str, users: Mapping[str, Sequence[Entity]]) -> list[En
     return ends
 
 
-def exposed(reading: Reading) -> Iterator[Advice]:
-    """Report communication that the code waits for, and whether other kernels could run meanwhile."""
+def exposed_communication(reading: Reading) -> Iterator[Advice]:
+    """Report communication that the code waits for, and whether other kernels could run during it."""
     for schedule in schedules(reading.record):
         waiting = schedule.exposed_seconds
         if schedule.unknown or not waiting or waiting < WORTH * schedule.seconds:
@@ -319,7 +322,7 @@ def _reachable(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def rank_dependent(reading: Reading) -> Iterator[Advice]:
-    """Report branches of the user's code on the rank: with a collective inside they hang, else ranks compile apart."""
+    """Report branches of the user's code on the rank: they hang if a collective is inside, else differ in code."""
     if reading.record.place is None:
         return
     callers = {(found.called_at.file, found.called_at.line) for found in reading.record.frames if found.called_at}
@@ -387,7 +390,7 @@ def _reads_rank(node: ast.expr, names: Set[str]) -> bool:
     compared = [part for each in inside if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq | ast.NotEq)
                 for part in (each.left, *each.comparators)]  # fmt: skip
     known = (each for each in inside if isinstance(each, ast.Name) and each.id in names)
-    called = (each for each in inside if isinstance(each, ast.Call) and _called(each) in _RANK_CALLS)
+    called = (each for each in inside if isinstance(each, ast.Call) and _callee_name(each) in _RANK_CALLS)
     named = (each for each in compared if isinstance(each, ast.Name | ast.Attribute) and _word(each) in _RANK_NAMES)
     return any(True for found in (known, called, named) for _ in found)
 
@@ -396,7 +399,7 @@ def _word(node: ast.Name | ast.Attribute) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr
 
 
-def _called(node: ast.Call) -> str:
+def _callee_name(node: ast.Call) -> str:
     return _word(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
 
 
@@ -408,7 +411,7 @@ def _calls_collective(branch: ast.If | ast.IfExp | ast.While) -> bool:
             name
             for statement in side
             for node in ast.walk(statement)
-            if isinstance(node, ast.Call) and (name := _called(node)) in _COLLECTIVE_CALLS
+            if isinstance(node, ast.Call) and (name := _callee_name(node)) in _COLLECTIVE_CALLS
         )
         for side in sides
     ]

@@ -12,10 +12,10 @@ from torch.fx import GraphModule
 from compiler.distributed.group import SimulatedGroup
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Group, Place, Span
 from compiler.record.builder import Builder
+from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.targets import known_target
 from compiler.torch_api.collective_times import collective_time
 from compiler.torch_api.collectives import (
-    GPUS_A_NODE,
     CollectiveCall,
     collective_calls,
     group_facts,

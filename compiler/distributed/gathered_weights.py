@@ -13,8 +13,10 @@ _LONGEST_CHAIN = 12
 def gathered_weights(
     artifacts: Iterable[Artifact], collectives: Iterable[Collective], shard_bytes: Collection[int]
 ) -> set[str]:
-    """Ids of nodes and loops that gather a weight. A graph's input is taken for a shard if it has one's size:
-    AOTAutograd replaces a DTensor by its parts, which have no link to the captured graph.
+    """Ids of the nodes and loops that gather a weight.
+
+    A graph's input counts as a shard if it has the size of one: AOTAutograd replaces a DTensor by its parts, which
+    have no link to the captured graph.
     """
     entities = {entity.id: entity for artifact in artifacts for entity in artifact.entities}
     calls = (each for each in collectives if each.kind == "all_gather" and each.origin == "graph")

@@ -14,14 +14,12 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 
 from compiler.record import Place
+from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.record.options import OptionError, Options
+from compiler.torch_api.dtensor import mesh_sizes
 from compiler.torch_api.fake_tensors import FakeTensorMode
 from compiler.torch_api.missing_gpus import has_gpu, keep_on_cpu, run_spawned_function
 from compiler.torch_api.patching import Function, set_environment
-from compiler.torch_api.shard_shapes import dimension_names
-
-DEFAULT_NODE = 8
-"""GPUs of a node, if the user does not say."""
 
 
 @dataclass
@@ -33,7 +31,7 @@ class SimulatedGroup:
 
     world: int
     rank: int
-    node_size: int = DEFAULT_NODE
+    node_size: int = GPUS_A_NODE
     meshes: list[Any] = field(default_factory=list)
     groups: Any = None
     active: ClassVar[SimulatedGroup | None] = None
@@ -41,7 +39,7 @@ class SimulatedGroup:
 
     @contextmanager
     def enter(self) -> Iterator[SimulatedGroup]:
-        """Simulate this rank in the block. Process groups, meshes and names are those of the last time."""
+        """Simulate this rank in the block. Process groups and meshes are kept from one block to the next."""
         from compiler.torch_api import process_groups
 
         if SimulatedGroup.active is self:
@@ -89,8 +87,7 @@ class SimulatedGroup:
         if not whole:
             return Place(self.rank, self.world, node_size=self.node_size)
         mesh = whole[-1]
-        sizes = tuple(zip(dimension_names(mesh), mesh.shape, strict=True))
-        return Place(self.rank, self.world, sizes, tuple(mesh.get_coordinate() or ()), self.node_size)
+        return Place(self.rank, self.world, mesh_sizes(mesh), tuple(mesh.get_coordinate() or ()), self.node_size)
 
     def _environment(self) -> dict[str, str]:
         """The variables that torchrun sets, for nodes of `node_size` GPUs."""
@@ -145,7 +142,7 @@ class SimulatedGroup:
 
 
 @contextmanager
-def simulate_group(world: int, rank: int, node_size: int = DEFAULT_NODE) -> Iterator[SimulatedGroup | None]:
+def simulate_group(world: int, rank: int, node_size: int = GPUS_A_NODE) -> Iterator[SimulatedGroup | None]:
     """Simulate rank `rank` of `world` in the block: a fake process group, and the environment variables of torchrun.
 
     The user's `init_process_group(…)` finds this group, and `destroy_process_group()` leaves it until the block ends.

@@ -100,7 +100,7 @@ class HookLog:
         """Add the collectives of the fullest step to the record, in order, and the units that they belong to."""
         builder = self.builder
         events = max(self.steps.values(), key=_count_calls, default=[])
-        found = list(_placed(events, _graphs_of_units(events)))
+        found = list(_place_calls(events, _graphs_of_units(events)))
         hooks = list(_collectives(found, book))
         builder.groups |= {each.call.group.name: each.call.group for each in found}
         runs = Counter(event.graph for event in events if isinstance(event, GraphRun))
@@ -136,7 +136,9 @@ def _graphs_of_units(events: Iterable[HookCall | GraphRun]) -> dict[FsdpUnit, tu
     return {unit: tuple(graphs) for unit, graphs in found.items()}
 
 
-def _placed(events: Sequence[HookCall | GraphRun], graphs: dict[FsdpUnit, tuple[str, ...]]) -> Iterator[PlacedCall]:
+def _place_calls(
+    events: Sequence[HookCall | GraphRun], graphs: dict[FsdpUnit, tuple[str, ...]]
+) -> Iterator[PlacedCall]:
     later = deque(event.graph for event in events if isinstance(event, GraphRun))
     runs: list[str] = []
     for event in events:

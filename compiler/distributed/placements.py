@@ -87,7 +87,7 @@ def _cause_of_call(entity: Entity, origin: Entity | None, before: Mapping[str, E
     if not placed:
         return ""
     where = f"the backward of `{name}`" if is_backward else f"`{name}`"
-    return f"{where} computes on each rank's part of {_listed(map(_operand, placed))}, and combines the results"
+    return f"{where} computes on each rank's part of {_join_words(map(_operand, placed))}, and combines the results"
 
 
 def _parts(artifact: Artifact, before: Mapping[str, Entity]) -> dict[str, Entity]:
@@ -128,7 +128,7 @@ def _cause(each: Redistribution, origin: Entity | None, before: Mapping[str, Ent
         return f"DTensor redistributes: {change}"
     operation = f"`{_operation(origin)}`"
     if each.operator:
-        operands = _listed(map(_words, each.operands))
+        operands = _join_words(map(_words, each.operands))
         where = f"in the backward of {operation}, " if is_backward else ""
         return f"{where}`{short_name(each.operator)}` can't take {operands} as they are: {change}"
     if not is_backward:
@@ -150,7 +150,7 @@ def _how_it_was_made(value: Entity, known: Mapping[str, Entity]) -> str:
     placed = _placed_inputs(value, known)
     if value.kind != "call" or not placed:
         return f"{_name(value)} is {_words(value.attrs['placements'])}"
-    return f"`{_operation(value)}` of {_listed(map(_operand, placed))} gives {_words(value.attrs['placements'])}"
+    return f"`{_operation(value)}` of {_join_words(map(_operand, placed))} gives {_words(value.attrs['placements'])}"
 
 
 def _placed_inputs(entity: Entity, known: Mapping[str, Entity]) -> list[Entity]:
@@ -177,6 +177,6 @@ def _words(placements: Iterable[str]) -> str:
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
-def _listed(words: Iterable[str]) -> str:
+def _join_words(words: Iterable[str]) -> str:
     *others, last = [*words] or [""]
     return f"{', '.join(others)} and {last}" if others else last

@@ -57,8 +57,8 @@ def rank_memory(
 ) -> tuple[MemoryEvent, ...]:
     """Memory events of one training step of this rank (of one forward, if no graph has a backward).
 
-    `events` are those of the graphs' generated code, `gathered` ids of what gathers weights
-    in it. Returns () if no graph of the tape has any.
+    `events` are those of the graphs' generated code, `gathered` the ids of nodes and loops that gather weights in it.
+    Returns () if no graph of the tape has events.
     """
     step = _Step(tape, events, gathered)
     step.run()
@@ -113,7 +113,7 @@ class _Step:
     # Before the step
 
     def _begin(self, runs: Sequence[RunEntry]) -> None:
-        """What is there before the step: weights or shards, optimizer states, buckets, inputs."""
+        """Allocate what is there before the step: weights or shards, optimizer states, buckets, inputs."""
         units = {entry.unit.name: entry.unit for entry in self.tape.entries if isinstance(entry, UnitEntry)}
         self.units = units
         self.unit_of = {weight.memory: unit.name for unit in units.values() for weight in unit.weights}
@@ -121,22 +121,24 @@ class _Step:
         for unit in units.values():
             for weight in unit.weights:
                 kind: MemoryKind = "shards" if unit.shares > 1 else "parameters"
-                self._there(weight.name, weight.shard_bytes, kind)
+                self._allocate_before_step(weight.name, weight.shard_bytes, kind)
                 trained += weight.shard_bytes if weight.gradient_bytes else 0
         for name, argument in self._own_weights(runs):
             kind = "shards" if argument.own_bytes < argument.whole_bytes else "parameters"
-            self._there(name, argument.bytes, kind, f"captured[{self._first_graph(runs, argument)}].{name}")
+            self._allocate_before_step(
+                name, argument.bytes, kind, f"captured[{self._first_graph(runs, argument)}].{name}"
+            )
             trained += argument.own_bytes if argument.trains else 0
         if self.trains and trained:
-            self._there("optimizer states (AdamW)", STATES_OF_ADAMW * trained, "optimizer states")
+            self._allocate_before_step("optimizer states (AdamW)", STATES_OF_ADAMW * trained, "optimizer states")
         if self.trains and self.tape.buckets is not None:
-            self._there("buckets of DistributedDataParallel", self.tape.buckets.bytes, "buckets")
+            self._allocate_before_step("buckets of DistributedDataParallel", self.tape.buckets.bytes, "buckets")
         for entry in runs[:1]:
             for name, argument in entry.arguments.items():
                 if not argument.is_weight and argument.memory not in self.unit_of:
-                    self._there(name, argument.bytes, "inputs", f"captured[{entry.graph}].{name}")
+                    self._allocate_before_step(name, argument.bytes, "inputs", f"captured[{entry.graph}].{name}")
 
-    def _there(self, name: str, size: int, kind: MemoryKind, entity: str = "") -> None:
+    def _allocate_before_step(self, name: str, size: int, kind: MemoryKind, entity: str = "") -> None:
         if size:
             self._allocate(_Item(self._unique(name), size, kind, entity=entity), "input")
 
@@ -256,7 +258,7 @@ class _Step:
             self._free_all(self.handed)
 
     def _sort_gradients(self, run: _Run, made: Sequence[_Item]) -> None:
-        """Tell gradients of weights, by their sizes, from those of values that the graph before takes."""
+        """Separate gradients of weights, by their sizes, from those that are handed to the graph before."""
         weights = [
             each
             for each in run.entry.arguments.values()
@@ -405,7 +407,7 @@ class _Step:
         self.log.append((what, item, self.half, self.live, ""))
 
     def events(self) -> Iterator[MemoryEvent]:
-        """The log as events; what an item turned out to be, such as a gradient, it is from its allocation on."""
+        """The log as events. An item has its final kind, such as gradients, from its allocation on."""
         for what, item, half, live, before in self.log:
             yield MemoryEvent(
                 item.graph, half, what, item.name, item.bytes, live, "rank", of=before, entity=item.entity,

@@ -191,13 +191,13 @@ def compared_artifacts(record: Record) -> Iterator[Artifact]:
 def find_hangs(records: Mapping[int, Record]) -> tuple[Hang, ...]:
     """Where ranks wait for ranks that never come, by the collectives that each pair of ranks has to call together.
 
-    Ranks that stop at the same lines are told together. Sends and receives are not compared.
+    Ranks that stop at the same lines are reported together. Sends and receives are not compared.
     """
     found: dict[tuple[str, str], list[_Stop]] = {}
     for one, other in combinations(records, 2):
         stop = _first_stop(one, other, records)
         if stop is not None:
-            found.setdefault((_where(stop.call), _where(stop.instead)), []).append(stop)
+            found.setdefault((_call_words(stop.call), _call_words(stop.instead)), []).append(stop)
     return tuple(map(_hang, found.values()))
 
 
@@ -244,16 +244,16 @@ def _hang(stops: Sequence[_Stop]) -> Hang:
     others = tuple(sorted({stop.other for stop in stops} - set(waiting)))
     who, them = rank_words(waiting), rank_words(others)
     verb, never = ("waits" if len(waiting) == 1 else "wait"), ("calls" if len(others) == 1 else "call")
-    words = f"{who.capitalize()} {verb} in {_where(first.call)}, which {them} never {never}: the job hangs there."
+    words = f"{who.capitalize()} {verb} in {_call_words(first.call)}, which {them} never {never}: the job hangs there."
     if first.instead is not None:
-        words += f" {them.capitalize()} {never} {_where(first.instead)} instead."
+        words += f" {them.capitalize()} {never} {_call_words(first.instead)} instead."
     elif first.last is not None:
-        words += f" {them.capitalize()} {never} none after {_where(first.last)}."
+        words += f" {them.capitalize()} {never} none after {_call_words(first.last)}."
     beside = first.instead or first.last
     return Hang(words, waiting, others, first.call.lines, beside.lines if beside is not None else ())
 
 
-def _where(call: Collective | None) -> str:
+def _call_words(call: Collective | None) -> str:
     """A collective with its line: `all_reduce (train.py:31: dist.all_reduce(x))`."""
     if call is None:
         return ""

@@ -57,7 +57,7 @@ class SharedGraphs:
         key = graph_key(module)
         if self.record is None:
             self.keys[graph] = key
-        return self.record is not None and graph in self.keys and _renamed(self.keys[graph], self._names()) == key
+        return self.record is not None and graph in self.keys and _rename_groups(self.keys[graph], self._names()) == key
 
     def collectives_of(self, graph: str) -> list[Collective]:
         """The collectives that the first rank found in this graph, with the names of this rank's groups."""
@@ -85,7 +85,7 @@ class SharedGraphs:
         for artifact in self.record.artifacts:
             if artifact.graph in wanted and artifact.stage not in _OWN_STAGES:
                 copied |= {entity.id for entity in artifact.entities}
-                own_text = replace(artifact, text=_renamed(artifact.text, names))
+                own_text = replace(artifact, text=_rename_groups(artifact.text, names))
                 builder.artifacts.setdefault(artifact.id, own_text)
         builder.autograd_saved += [saved for saved in self.record.autograd_saved if saved.node in copied]
         for part in _COPIED:
@@ -94,7 +94,7 @@ class SharedGraphs:
             found += [each for each in getattr(self.record, part) if each.graph in wanted and each not in own]
 
 
-def _renamed(text: str, names: Mapping[str, str]) -> str:
+def _rename_groups(text: str, names: Mapping[str, str]) -> str:
     """The text with names of process groups, which are strings in it, replaced."""
     pattern = "|".join(map(re.escape, names))
     return re.sub(f"'({pattern})'", lambda found: f"'{names[found[1]]}'", text) if names else text

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from compiler.logs.events import CACHE_EVENT, Event, Log
-from compiler.logs.exports import FAILED, ExportIds, exported_function, failed_at, is_of_export
+from compiler.logs.exports import FAILED, ExportIds, exported_function, is_of_export, last_traced_line
 from compiler.logs.guard_text import is_wrapper, telling_reason, wrapped_name
 from compiler.record import Span
 from compiler.record.plain_text import file_name, one_line
@@ -157,7 +157,7 @@ class _Open:
             code=next((span.code for span in reversed(self.stack) if span.code and not span.installed), ""),
             stack=self.stack,
             status=status,
-            reason=reason or self._sharing(function),
+            reason=reason or self._sharing_words(function),
             attempts=self.attempts,
             restarts=tuple(map(_first_paragraph, _texts(metrics.get("restart_reasons")))),
             seconds=self._seconds(),
@@ -202,7 +202,7 @@ class _Open:
             yield before
             before = before.earlier
 
-    def _sharing(self, function: Span) -> str:
+    def _sharing_words(self, function: Span) -> str:
         """Words for a module of torch that is compiled again because another one came first: they share a wrapper."""
         if not self.stack or not is_wrapper(self.stack[-1].file):
             return ""
@@ -352,7 +352,7 @@ def _read_guards(each: _Open, event: Event) -> None:
 def _read_exported(each: _Open, event: Event) -> None:
     """Read the program of an export, or where it failed."""
     if event.name == FAILED or event.kind == "compilation_metrics":
-        each.exported = at = failed_at(event)
+        each.exported = at = last_traced_line(event)
         place = f" at {file_name(at.file)}:{at.line}: {at.code}".rstrip(": ") if at.line else ""
         each.error = f"tracing stopped{place}"
     elif event.kind in ("exported_program", "aot_inference_graph", "aot_joint_graph"):

@@ -27,7 +27,7 @@ MOST_TEXT = 8 * 2**20
 
 
 def is_of_export(event: Event) -> bool:
-    """Whether an event without an id belongs to an export. Of metrics these are the failures of a strict one."""
+    """Whether an event without an id belongs to an export. Of metrics, only failures of strict exports do."""
     if event.kind == "compilation_metrics":
         return isinstance(event.fields, dict) and bool(event.fields.get("fail_type"))
     return event.kind != "artifact" or event.name == FAILED
@@ -74,7 +74,7 @@ def exported_function(graph: str) -> tuple[Span, int]:
     return own[0] if own else Span("", 0), sum(1 for _ in _CALL.finditer(graph, 0, MOST_TEXT))
 
 
-def failed_at(event: Event) -> Span:
+def last_traced_line(event: Event) -> Span:
     """The last line of the user's code that was traced before an export failed."""
     fields: dict[str, Any] = event.fields if isinstance(event.fields, dict) else {}
     text, pattern = (event.payload, _FILE) if event.name == FAILED else (str(fields.get("fail_reason") or ""), _FRAME)

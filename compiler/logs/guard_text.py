@@ -11,8 +11,8 @@ _SUBJECT = re.compile(r"tensor '(.*?)' |(?:len\()?([\w.\[\]'\"]+?)\)? (?:==|is) 
 _ENTRY = re.compile(r"^\s*-?\s*!?[\d/]+: ")
 """The cache entry before a reason."""
 _LOCAL = re.compile(r"L\['(\w+)'\]")
-_IN_A_TENSOR = ("dispatch key", "dtype", "device", "requires_grad", "rank", "size", "stride")
-"""What a guard on a tensor checks, in order."""
+_TENSOR_CHECKS = ("dispatch key", "dtype", "device", "requires_grad", "rank", "size", "stride")
+"""What a guard on a tensor checks, in torch's order."""
 MOST_TEXT = 4 * 2**20
 """Maximum characters of guards that are searched."""
 
@@ -37,7 +37,7 @@ def telling_reason(reasons: Sequence[str], guards: str) -> int:
     """The index of the reason that tells most: the one of the cache entry whose guards held longest.
 
     Torch gives the first failed guard of each entry, latest entry first, and checks the guards in the order in which
-    they are printed. Of equals the latest entry's is taken.
+    they are printed. On a tie, it is the latest entry's.
     """
     if len(reasons) < 2:
         return 0
@@ -53,5 +53,5 @@ def _place(reason: str, guards: str) -> tuple[int, int]:
     found = _SUBJECT.match(reason)
     subject = _LOCAL.sub(r"\1", next(filter(None, found.groups()))) if found else ""
     place = guards.find(f"source={subject},") if subject else -1
-    part = next((number for number, name in enumerate(_IN_A_TENSOR) if f"' {name}" in reason), 0)
+    part = next((number for number, name in enumerate(_TENSOR_CHECKS) if f"' {name}" in reason), 0)
     return place if place >= 0 else len(guards), part

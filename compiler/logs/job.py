@@ -58,11 +58,11 @@ class Rank:
         """A break with the compilations that resume after it, which the record of its own compilation lacks."""
         if found.outcome != "resumed" or found.resumed_by:
             return found
-        after = list(self._resuming_after(one, [found.chain[0].line if found.chain else found.line]))
+        after = list(self._compilations_after(one, [found.chain[0].line if found.chain else found.line]))
         nodes = (found.nodes[0], sum(each.nodes or 0 for each in after))
         return replace(found, resumed_by=tuple(each.id for each in after[:1]), nodes=nodes)
 
-    def _resuming_after(self, one: Compilation, lines: list[int]) -> Iterator[Compilation]:
+    def _compilations_after(self, one: Compilation, lines: list[int]) -> Iterator[Compilation]:
         """The next compilation that resumes after each break at these lines, and after the breaks in it."""
         seen: set[int] = set()
         while lines:

@@ -381,7 +381,7 @@ def _same_word(target: str, operation: str) -> bool:
 def logged_pre_grad(mappings: Iterable[Event]) -> dict[str, list[str]]:
     """Nodes of the pre-grad graph by node of the post-grad graph, if torch tracked provenance."""
     found: dict[str, list[str]] = {}
-    for name, nodes in _mapped(mappings, "preToPost"):
+    for name, nodes in _node_mappings(mappings, "preToPost"):
         for node in nodes:
             found.setdefault(str(node), []).append(name)
     return found
@@ -389,10 +389,10 @@ def logged_pre_grad(mappings: Iterable[Event]) -> dict[str, list[str]]:
 
 def logged_kernels(mappings: Iterable[Event]) -> dict[str, list[str]]:
     """Post-grad nodes by call of a kernel ("triton_poi_fused_add_0:3"), if torch tracked provenance."""
-    return {name: list(map(str, nodes)) for name, nodes in _mapped(mappings, "cppCodeToPost")}
+    return {name: list(map(str, nodes)) for name, nodes in _node_mappings(mappings, "cppCodeToPost")}
 
 
-def _mapped(mappings: Iterable[Event], which: str) -> Iterator[tuple[str, list[object]]]:
+def _node_mappings(mappings: Iterable[Event], which: str) -> Iterator[tuple[str, list[object]]]:
     for event in mappings:
         mapping = read_object(event.payload).get(which)
         for name, nodes in mapping.items() if isinstance(mapping, dict) else ():

@@ -33,7 +33,7 @@ class BreakFacts:
     `stack` holds the user's frames, outermost first. `places` are the places of the instructions in these frames.
     `consequence` is the kind of a second break that this one caused, or "".
     `goes_on` is False if the rest of the function runs as plain Python. `raises` is True if torch.compile raises.
-    `skips` is True if torch skips the whole frame, which its log tells in other words than a graph break.
+    `skips` is True if torch skips the whole frame, which its log words differently from a graph break.
     """
 
     kind: str

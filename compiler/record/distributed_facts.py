@@ -13,11 +13,13 @@ CollectiveKind = Literal[
 ]  # fmt: skip
 CollectiveOrigin = Literal["graph", "hook"]
 CollectiveHalf = Literal["", "forward", "backward", "inference"]
+GPUS_A_NODE = 8
+"""GPUs of a node, if nobody says: what torch assumes without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The rank that a record is of. `mesh` has name and size of each dimension of the device mesh, outermost first,
+    """The rank that a record describes. `mesh` has name and size of each dimension of the device mesh, outermost first,
     and `coordinates` the rank's place in it. `node_size` is the number of ranks on one node, 0 if it is unknown.
     """
 
@@ -41,8 +43,8 @@ class Group:
 class Traffic:
     """What a rank sends in one step: its `calls` of collectives and the exact `bytes` of their messages.
 
-    Estimates, None if unknown: `seconds` of the collectives, `exposed` seconds of these that the code waits for, and
-    `whole`, the seconds of the step.
+    Estimates, None if unknown: `seconds` of the collectives, the part of them that is `exposed` because the code waits,
+    and the seconds of the `whole` step.
     """
 
     calls: int

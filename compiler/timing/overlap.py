@@ -16,6 +16,8 @@ from compiler.inductor.kernels import WAIT
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Record
 
 Lane = Literal["compute", "communication"]
+HIDDEN = 0.01
+"""A collective counts as hidden if less than this share of it is exposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Schedule:
     def exposed_seconds(self) -> float:
         return sum(self.exposed.values())
 
-    def hidden_by(self, collective: str) -> tuple[Span, ...]:
+    def kernels_during(self, collective: str) -> tuple[Span, ...]:
         """The kernels that run while a collective runs."""
         span = next((span for span in self.spans if span.collective == collective), None)
         if span is None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.fx import GraphModule, Node
 
 from compiler.record import CollectiveKind, Group
+from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.torch_api import fx
 
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
@@ -26,8 +27,6 @@ _KINDS: tuple[tuple[str, CollectiveKind], ...] = (
 )  # fmt: skip
 """Part of an operator's name -> its kind; the first that fits."""
 _INPUTS = ("input", "inputs", "tensor", "tensors", "self", "A_shard", "A", "symm_buffer")
-GPUS_A_NODE = 8
-"""GPUs of a node, if nobody says: what torch assumes without a GPU."""
 _WAIT = "_c10d_functional.wait_tensor"
 
 

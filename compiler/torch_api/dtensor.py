@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from compiler.torch_api.patching import Function, call_inside, call_instead, replace_attribute
+from compiler.torch_api.shard_shapes import dimension_names
 
 _CLASS = re.compile(r"class (\w+)")
 _STYLES = "/torch/distributed/tensor/parallel/style.py"
@@ -130,9 +131,8 @@ def _placement_name(placement: Any) -> str:
 
 
 def mesh_sizes(mesh: Any) -> tuple[tuple[str, int], ...]:
-    """Name and size of each dimension of a DeviceMesh; a dimension without a name is called by its number."""
-    names = mesh.mesh_dim_names or [f"dim {index}" for index in range(mesh.ndim)]
-    return tuple(zip(names, mesh.shape, strict=True))
+    """Name and size of each dimension of a DeviceMesh; a dimension without a name is `dim 0`, …"""
+    return tuple(zip(dimension_names(mesh), mesh.shape, strict=True))
 
 
 def parallel_style(places: Sequence[tuple[str, int]]) -> str:

@@ -46,14 +46,14 @@ class _OnCpu(TorchFunctionMode):
         if func is torch.Tensor.cuda:
             return args[0]
         if func is torch.Tensor.to:
-            args = tuple(map(_here, args))
+            args = tuple(map(_cpu_for_gpu, args))
         if kwargs and "device" in kwargs:
-            kwargs = kwargs | {"device": _here(kwargs["device"])}
+            kwargs = kwargs | {"device": _cpu_for_gpu(kwargs["device"])}
         return func(*args, **(kwargs or {}))
 
 
-def _here(device: Any) -> Any:
-    """The CPU for a GPU, which may be told by its number; any other value as it is."""
+def _cpu_for_gpu(device: Any) -> Any:
+    """The CPU for a GPU, which may be given by its number; any other value as it is."""
     is_gpu = type(device) is int or (isinstance(device, torch.device) and device.type == "cuda")
     return _CPU if is_gpu or (isinstance(device, str) and device.partition(":")[0] == "cuda") else device
 
@@ -92,7 +92,7 @@ def _answers(local_rank: int, local_size: int) -> Iterator[Wrapper]:
                             (FullyShardedDataParallel, ("device_id",))):  # fmt: skip
         yield wrapper, "__init__", call_instead(partial(_initialize_on_cpu, unused))
     yield torch.nn.Module, "to", call_instead(_move_module)
-    yield torch, "set_default_device", call_instead(lambda original, device: original(_here(device)))
+    yield torch, "set_default_device", call_instead(lambda original, device: original(_cpu_for_gpu(device)))
     yield distributed, "broadcast_object_list", lambda _: _do_nothing
     yield _TorchDynamoContext, "__init__", call_after(_leave_mode_for_calls)
 
@@ -115,8 +115,8 @@ def _initialize_on_cpu(unused: Sequence[str], original: Function, self: Any, *ar
 
 
 def _move_module(original: Function, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    given = {name: _here(value) if name == "device" else value for name, value in kwargs.items()}
-    return original(module, *map(_here, args), **given)
+    given = {name: _cpu_for_gpu(value) if name == "device" else value for name, value in kwargs.items()}
+    return original(module, *map(_cpu_for_gpu, args), **given)
 
 
 def _leave_mode_for_calls(_: None, context: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -22,7 +22,7 @@ def pipeline_schedules(fn: Callable[..., Any], values: Iterable[Any]) -> list[Pi
     module = sys.modules.get("torch.distributed.pipelining.schedules")  # not imported: no schedule exists
     if module is None:
         return []
-    reached = [value for value in [*_reached(fn), *values] if isinstance(value, module._PipelineSchedule)]
+    reached = [value for value in [*_reachable_values(fn), *values] if isinstance(value, module._PipelineSchedule)]
     return [found for each in dict.fromkeys(reached) if (found := _schedule(each)) is not None]
 
 
@@ -59,7 +59,8 @@ def decide_without_other_stages() -> Iterator[None]:
         yield
 
 
-def _reached(fn: Callable[..., Any]) -> Iterator[Any]:
+def _reachable_values(fn: Callable[..., Any]) -> Iterator[Any]:
+    """The object that a method belongs to, and the values of variables that the function names."""
     yield getattr(fn, "__self__", None)
     function = getattr(fn, "__func__", fn)
     for cell in getattr(function, "__closure__", None) or ():

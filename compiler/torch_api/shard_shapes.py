@@ -53,11 +53,11 @@ def shardings(values: Iterable[Any]) -> tuple[Sharding, ...]:
     module = sys.modules.get("torch.distributed.tensor")  # not imported: no DTensor exists
     if module is None:
         return ()
-    found = (_sharding(value) for value in values if isinstance(value, module.DTensor))
+    found = (_read_sharding(value) for value in values if isinstance(value, module.DTensor))
     return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
-def _sharding(tensor: Any) -> Sharding | None:
+def _read_sharding(tensor: Any) -> Sharding | None:
     """The sharding of a DTensor; None if its mesh has dimensions that the whole mesh does not have by name."""
     mesh = tensor.device_mesh
     root = getattr(mesh, "_root_mesh", None) or mesh

@@ -234,10 +234,10 @@ class StartOfCell:
         )
 
     @contextmanager
-    def repeated(self) -> Iterator[Cell]:
+    def repeat_cell(self) -> Iterator[Cell]:
         """The cell in a fresh namespace, to be run in the block without output and from equal random states."""
         namespace = self._namespace | _copies(self._changed)
-        with self._states.restored(), without_output(), capture_output():
+        with self._states.use_temporarily(), without_output(), capture_output():
             yield self._cell.with_namespace(namespace)
 
 

@@ -78,7 +78,7 @@ def explore_each_rank(options: Options, explore_rank: Callable[[SharedGraphs], E
     The run is that of the first rank, with all in `run.ranks`. Afterwards the random state is the first rank's. The
     other ranks are tried on fake tensors first, as their graphs are mostly those of the first rank, and need no values.
     """
-    shared, states = SharedGraphs(), RandomStates.current()
+    shared, states = SharedGraphs(), RandomStates()
     with simulate_asked(options, first_rank(options)):
         found = explore_rank(shared)
         if asks_several(options):
@@ -91,7 +91,7 @@ def explore_each_rank(options: Options, explore_rank: Callable[[SharedGraphs], E
             return explore_once(rank, options)
 
     def explore_once(rank: int, simulated: Options) -> Record:
-        with states.restored(), without_output(), simulate_asked(simulated, rank):
+        with states.use_temporarily(), without_output(), simulate_asked(simulated, rank):
             return explore_rank(shared).record
 
     ranks = explore_others(options, found.record, found.shardings, explore_other)
@@ -104,17 +104,13 @@ class RandomStates:
     def __init__(self) -> None:
         self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
 
-    @classmethod
-    def current(cls) -> RandomStates:
-        return cls()
-
     def restore(self) -> None:
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def use_temporarily(self) -> Iterator[None]:
         """Use these states in the block; afterwards the states are as before it."""
         before = RandomStates()
         self.restore()

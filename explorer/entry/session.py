@@ -104,7 +104,7 @@ class Session:
             assert self._start is not None  # only one rank is asked for without it
             found: list[Run] = []
             with (
-                self._start.repeated() as cell,
+                self._start.repeat_cell() as cell,
                 Session(cell, self._options, Silent(), found.append, rank=rank, shared=self._shared) as session,
             ):
                 session.run_cell()

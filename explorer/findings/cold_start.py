@@ -11,7 +11,7 @@ from typing import Any
 from compiler.logs.cache_keys import CACHES, CacheChange, CacheOutcome
 from compiler.logs.cold_start import ColdStart, Span
 from compiler.record.plain_text import pluralize
-from explorer.findings.job_names import named
+from explorer.findings.job_names import display_name
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Bar, Chart, Document, Items, Only, Parts, Picture, Row, Table, Text
 
@@ -43,7 +43,8 @@ def cold_start_document(start: ColdStart, outcomes: Sequence[CacheOutcome] = ())
     phases = _table("phase", start.by_phase)
     parts += [Only(("view",), (Chart("flame", _flame_data(start), phases),)), Only(("text", "html"), (phases,))]
     functions = {
-        f"{named(name)} ({place})" if place else name: seconds for (name, place), seconds in start.by_function.items()
+        f"{display_name(name)} ({place})" if place else name: seconds
+        for (name, place), seconds in start.by_function.items()
     }
     parts.append(_table("function", functions))
     parts += _cache_parts(outcomes)
@@ -117,7 +118,7 @@ def flame_rows(start: ColdStart) -> list[FlameRow]:
     rows = []
     for span in sorted(seen, key=lambda span: (span.start, span.depth)):
         function = of.get(span.compile_id) if span.depth == 0 and not span.is_helper else None
-        name = f"{named(function)} [{span.compile_id}]" if function else span.name
+        name = f"{display_name(function)} [{span.compile_id}]" if function else span.name
         rows.append(FlameRow(deepest + span.thread if span.is_helper else span.depth, span, name))
     return rows
 

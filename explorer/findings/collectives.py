@@ -11,9 +11,10 @@ from typing import Any
 
 from compiler.record import Collective, Entity, Group, Record
 from compiler.record import Span as Place
+from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.record.plain_text import pluralize, size_text
 from compiler.targets import known_target
-from compiler.timing.overlap import Schedule, schedules
+from compiler.timing.overlap import HIDDEN, Schedule, schedules
 from explorer.findings.lanes_chart import COLOURS, draw_lanes
 from explorer.reading.provenance import place_text
 from explorer.reading.shapes import seconds_text
@@ -26,7 +27,6 @@ from explorer.render.text import document_finding
 STAGE = "collectives"
 VIEW = "collectives"
 RANKS_NAMED = 4
-GPUS_A_NODE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +172,20 @@ def lines_table(record: Record, lines: SourceLines) -> Table:
 def calls_table(record: Record, found: Sequence[Schedule], lines: SourceLines) -> Table:
     """One row per collective, in the order of the step."""
     exposed = {name: seconds for schedule in found for name, seconds in schedule.exposed.items()}
-    hidden = {name: schedule.hidden_by(name) for schedule in found for name in schedule.exposed}
+    hidden = {name: schedule.kernels_during(name) for schedule in found for name in schedule.exposed}
     groups = {group.name: group for group in record.groups}
     rows = []
     for each in record.collectives:
         line = each.lines[0] if each.lines else None
         where: Words = line_link(line.file, line.line, lines) if line is not None else "-"
+        half = each.half if each.origin == "graph" else f"{each.half}, hook"
         over = group_words(groups.get(each.group), each)
-        time = (seconds_text(each.seconds), muted(f" {each.algorithm}")) if each.seconds is not None else "-"
+        time = (seconds_text(each.seconds), muted_tag(f" {each.algorithm}")) if each.seconds is not None else "-"
         meanwhile = ", ".join(dict.fromkeys(span.name for span in hidden.get(each.id, ())))
         overlap = Tag(exposed_words(each, exposed), "", f"runs beside {meanwhile}" if meanwhile else "")
         cells: tuple[Words, ...] = (
-            (f"{each.kind} ", muted(each.half if each.origin == "graph" else f"{each.half}, hook")), over, each.dtype,
-            exact_bytes(each.input_bytes), exact_bytes(each.output_bytes), time, overlap, where,
+            (f"{each.kind} ", muted_tag(half)), over, each.dtype, exact_bytes(each.input_bytes),
+            exact_bytes(each.output_bytes), time, overlap, where,
         )  # fmt: skip
         rows.append(Row(cells, (each.id,), title=each.cause))
     head = ("collective", "group", "dtype", "bytes in", "bytes out", "estimate", "exposed", "line")
@@ -192,7 +193,7 @@ def calls_table(record: Record, found: Sequence[Schedule], lines: SourceLines) -
     return Table(head, tuple(rows), caption, (3, 4), label="All collectives")
 
 
-def muted(words: str) -> Tag:
+def muted_tag(words: str) -> Tag:
     return Tag(words, "muted")
 
 
@@ -201,7 +202,7 @@ def exposed_words(found: Collective, exposed: dict[str, float]) -> str:
     if found.seconds is None or found.id not in exposed:
         return "-"
     seconds = exposed[found.id]
-    if seconds < 0.01 * found.seconds:
+    if seconds < HIDDEN * found.seconds:
         return "hidden"
     return "all of it" if seconds > 0.99 * found.seconds else seconds_text(seconds)
 
@@ -245,7 +246,7 @@ def lanes_data(schedule: Schedule, record: Record) -> dict[str, Any]:
         exposed = schedule.exposed.get(span.collective, 0.0)
         name = title_of(found) if found is not None else span.name.removeprefix("extern_kernels.")
         more = f"exposed {seconds_text(exposed)}" if found is not None and exposed else "hidden" if found else ""
-        tone = 0 if found is None else 1 if exposed < 0.01 * span.seconds else 2
+        tone = 0 if found is None else 1 if exposed < HIDDEN * span.seconds else 2
         entity, lane = span.collective or span.entity, int(found is not None)
         spans.append([lane, span.start, span.seconds, tone, name, entity, more])
     return {"end": schedule.seconds, "lanes": ["compute", "communication"], "tones": list(COLOURS.items()),

@@ -14,9 +14,9 @@ from compiler.record.plain_text import file_name, one_line, pluralize
 from explorer.findings.job_names import (
     Found,
     RankCompilations,
+    all_compilations,
     change_words,
     failure_of_reason,
-    found_in,
     opened_name,
     place_of,
     shown_name,
@@ -85,7 +85,7 @@ def job_document(
     title: str, ranks: Sequence[RankCompilations], notes: Sequence[str] = (), differences: Document = ()
 ) -> Document:
     """The index of a job. `notes` say what of its logs could not be read, `differences` how its ranks differ."""
-    found = list(found_in(ranks))
+    found = list(all_compilations(ranks))
     parts: list[Parts] = [Text(f"{title}: {_counts(ranks, found)}" if title else _counts(ranks, found), "lead")]
     parts += [Text(words, "warning") for words in (*_warnings([one for _, one in found]), *notes)]
     parts += [Section(tuple(differences), "Ranks")] if differences else []

@@ -26,7 +26,7 @@ Found = tuple[int | None, Compilation]
 """A compilation, and its rank."""
 
 
-def found_in(ranks: Sequence[RankCompilations]) -> Iterator[Found]:
+def all_compilations(ranks: Sequence[RankCompilations]) -> Iterator[Found]:
     """All compilations, rank by rank."""
     return ((each.rank, one) for each in ranks for one in each.compilations)
 
@@ -37,11 +37,11 @@ def opened_name(rank: int | None, name: str) -> str:
 
 
 def shown_name(one: Compilation) -> str:
-    """The function's name, as `named` gives it, clipped."""
-    return clip(named(one.function), _NAME)
+    """The function's name, as `display_name` gives it, clipped."""
+    return clip(display_name(one.function), _NAME)
 
 
-def named(function: str) -> str:
+def display_name(function: str) -> str:
     """`forward (resumed)` for the function that torch makes of what follows a graph break; others have their name."""
     resumed = resumed_line(function)
     return f"{resumed[0]} (resumed)" if resumed is not None else function

@@ -8,9 +8,9 @@ from compiler.record.plain_text import file_name, one_line, pluralize
 from explorer.findings.job_names import (
     Found,
     RankCompilations,
+    all_compilations,
     change_words,
     failure_of_reason,
-    found_in,
     opened_name,
     place_of,
     shown_name,
@@ -25,7 +25,7 @@ _IDS_SHOWN, _MOST_ROWS, _WORDS = 4, 500, 90
 def breaks_of_job(ranks: Sequence[RankCompilations]) -> Document:
     """The places at which graphs of a job end, those that ended most graphs first."""
     places: dict[tuple[str, int, str], list[Found]] = {}
-    for rank, one in found_in(ranks):
+    for rank, one in all_compilations(ranks):
         for each in one.breaks:
             places.setdefault((each.file, each.line, each.reason), []).append((rank, one))
     if not places:
@@ -47,7 +47,7 @@ def breaks_of_job(ranks: Sequence[RankCompilations]) -> Document:
 def recompiles_of_job(ranks: Sequence[RankCompilations]) -> Document:
     """The causes of recompilations in a job, those that cost most first: a function, and what changed between calls."""
     causes: dict[tuple[object, ...], list[Found]] = {}
-    for rank, one in found_in(ranks):
+    for rank, one in all_compilations(ranks):
         if one.is_recompilation:
             failure = failure_of_reason(one.recompile_reasons[0])
             what = failure.cause, failure.argument, failure.words.partition(" was ")[0]
@@ -68,7 +68,7 @@ def recompiles_of_job(ranks: Sequence[RankCompilations]) -> Document:
 
 def graphs_of_job(ranks: Sequence[RankCompilations]) -> Document:
     """The graphs of a job, the largest first."""
-    found = [each for each in found_in(ranks) if each[1].nodes is not None]
+    found = [each for each in all_compilations(ranks) if each[1].nodes is not None]
     found.sort(key=lambda each: -(each[1].nodes or 0))
     if not found:
         return (Text("No graphs.", "lead"),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from compiler.timing.overlap import Schedule, Span
+from compiler.timing.overlap import HIDDEN, Schedule, Span
 from explorer.reading.plain_text import clip
 from explorer.reading.shapes import seconds_text
 
@@ -48,7 +48,7 @@ def _box(span: Span, schedule: Schedule) -> str:
     scale = (WIDTH - LEFT) / (schedule.seconds or 1.0)
     exposed = schedule.exposed.get(span.collective, 0.0)
     colours = list(COLOURS.values())
-    colour = colours[0] if span.lane == "compute" else colours[1 if exposed < 0.01 * span.seconds else 2]
+    colour = colours[0] if span.lane == "compute" else colours[1 if exposed < HIDDEN * span.seconds else 2]
     x, y, width = LEFT + span.start * scale, LEGEND + LANE * LANES.index(span.lane), max(0.8, span.seconds * scale)
     words = f"{span.name}, {seconds_text(span.seconds)} (estimate)"
     room = int(width / _CHARACTER) - 1

@@ -54,7 +54,7 @@ def _entity(entity: Entity) -> Entity:
 
 def _moved_row(entity: Entity, lines: SourceLines) -> Row:
     attrs = entity.attrs
-    change = Tag(" → ".join(_listed(attrs[name]) for name in ("from_placements", "placements")), "strong")
+    change = Tag(" → ".join(_placements_text(attrs[name]) for name in ("from_placements", "placements")), "strong")
     half = " in the backward of " if attrs.get("backward") else " at "
     words: Words = (change, half, _line(entity, lines), f": {attrs['cause']}")
     return Row((words,), ids=(f"placements.{entity.id}",))
@@ -64,7 +64,7 @@ def _value_row(entity: Entity, lines: SourceLines) -> Row:
     attrs = entity.attrs
     name = str(attrs.get("source", "")).rpartition("['")[2].removesuffix("']") or entity.label
     shapes = shape_text(attrs.get("shape", ())), shape_text(attrs["local_shape"])
-    return Row((_line(entity, lines), f"`{name}`", *shapes, _listed(attrs["placements"])),
+    return Row((_line(entity, lines), f"`{name}`", *shapes, _placements_text(attrs["placements"])),
                ids=(f"placements.{entity.id}",))  # fmt: skip
 
 
@@ -73,5 +73,5 @@ def _line(entity: Entity, lines: SourceLines) -> Link:
     return line_link(attrs["file"], attrs["line"], lines) if "line" in attrs else Link("an unknown line")
 
 
-def _listed(placements: list[str]) -> str:
+def _placements_text(placements: list[str]) -> str:
     return ", ".join(placements)

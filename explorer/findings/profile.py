@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from compiler.logs.profiles import BreakGap, Launch, Span, Trace
 from compiler.record import Artifact, Entity, GraphBreak, KernelTime, Record
 from compiler.record.plain_text import file_name, pluralize
-from explorer.findings.job_names import named
+from explorer.findings.job_names import display_name
 from explorer.findings.profile_chart import draw_profile, shown_steps, step_spans
 from explorer.findings.timing.words import time_text
 from explorer.reading.cause import break_reason
@@ -395,7 +395,8 @@ def kernels_part(joined: Joined) -> Section:
 
 def compilations_part(joined: Joined) -> Section:
     functions = {
-        frame.id: f"{named(frame.function)} ({file_name(frame.file)}:{frame.line})" for frame in joined.record.frames
+        frame.id: f"{display_name(frame.function)} ({file_name(frame.file)}:{frame.line})"
+        for frame in joined.record.frames
     }
     rows = [
         Row((gap.graph, functions.get(gap.graph, ""), time_text(gap.span.begin), time_text(gap.span.seconds),

@@ -62,7 +62,7 @@ class _Units:
 
     def entity(self, unit: Unit) -> Entity:
         """Entity of a unit, linked to the operations of its graphs and to the lines that caused its collectives."""
-        spans = [span for found in self._of(unit) for span in found.lines[:1]]
+        spans = [span for found in self._collectives_of(unit) for span in found.lines[:1]]
         calls = [entity.id for graph in unit.graphs for entity in _calls(self.graphs.get(graph))]
         attrs = {"parameters": list(unit.parameters), "bytes": unit.bytes}
         return Entity(unit.id, "unit", unit_name(unit), attrs, (), (*self.lines.ids(spans), *calls[:_LINES_OF_A_UNIT]))
@@ -90,7 +90,7 @@ class _Units:
                 f"`reshard_after_forward=False` would save {size_text(again)} of gathers in each backward, and keep "
                 "the whole parameters until then."
             )
-        if not any(found.half == "backward" for unit in units for found in self._of(unit)):
+        if not any(found.half == "backward" for unit in units for found in self._collectives_of(unit)):
             yield "No backward ran in what was explored, so its collectives are not listed."
 
     def fsdp_row(self, unit: Unit) -> Row:
@@ -122,11 +122,13 @@ class _Units:
         cells = (graph, place, size, Tag(_short(unit.parameters), "muted"))
         return Row(cells, (unit.id,), title=", ".join(unit.parameters))
 
-    def _of(self, unit: Unit) -> list[Collective]:
+    def _collectives_of(self, unit: Unit) -> list[Collective]:
         return [self.collectives[name] for name in unit.collectives if name in self.collectives]
 
     def _sum(self, units: Sequence[Unit], kind: str, half: str, given: bool = False) -> int:
-        found = [each for unit in units for each in self._of(unit) if (each.kind, each.half) == (kind, half)]
+        found = [
+            each for unit in units for each in self._collectives_of(unit) if (each.kind, each.half) == (kind, half)
+        ]
         return sum(each.input_bytes if given else each.output_bytes for each in found)
 
     def _gather_words(self, unit: Unit, half: str) -> str:

@@ -34,14 +34,14 @@ class MemoryCurve:
     formula: Mapping[MemoryKind, tuple[float, float]]
     checked: int
 
-    def at(self, ranks: int) -> float:
+    def peak_at(self, ranks: int) -> float:
         """Peak bytes of one of `ranks` ranks by the formula."""
         return sum(kept + split / ranks for kept, split in self.formula.values())
 
     @property
     def error(self) -> float:
         """Relative error of the formula at the number of ranks that it was not fitted to."""
-        return self.at(self.checked) / sum(self.points[self.checked].values()) - 1
+        return self.peak_at(self.checked) / sum(self.points[self.checked].values()) - 1
 
     @property
     def table(self) -> pd.DataFrame:
@@ -49,7 +49,7 @@ class MemoryCurve:
         kinds = [kind for kind in KINDS if kind in self.formula]
         rows = [
             {"ranks": ranks, **{kind: sizes.get(kind, 0) for kind in kinds}, "peak": sum(sizes.values()),
-             "formula": round(self.at(ranks))}
+             "formula": round(self.peak_at(ranks))}
             for ranks, sizes in sorted(self.points.items())
         ]  # fmt: skip
         return pd.DataFrame(rows)
