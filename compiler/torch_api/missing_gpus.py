@@ -26,7 +26,7 @@ from compiler.record.options import OptionError
 from compiler.torch_api.patching import (
     Function,
     Wrapper,
-    call_after,
+    call_hidden_after,
     call_instead,
     replace_attribute,
     replace_attributes,
@@ -94,7 +94,7 @@ def _answers(local_rank: int, local_size: int) -> Iterator[Wrapper]:
     yield torch.nn.Module, "to", call_instead(_move_module)
     yield torch, "set_default_device", call_instead(lambda original, device: original(_cpu_for_gpu(device)))
     yield distributed, "broadcast_object_list", lambda _: _do_nothing
-    yield _TorchDynamoContext, "__init__", call_after(_leave_mode_for_calls)
+    yield _TorchDynamoContext, "__init__", call_hidden_after(_leave_mode_for_calls)
 
 
 def _answer_program(answer: int, original: Function) -> Any:

@@ -137,3 +137,34 @@ def call_hidden_before(hook: Function) -> Callable[[Function], Function]:
         return wrapper
 
     return make
+
+
+def observe_hidden(before: Function, after: Callable[..., None]) -> Callable[[Function], Function]:
+    """A decorator: call `after(before(*args), *args)` once the function returns; TorchDynamo traces neither of them."""
+
+    def make(original: Function) -> Function:
+        @hide_frame
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            seen = call_hidden(before, *args, **kwargs)
+            result = original(*args, **kwargs)
+            call_hidden(after, seen, *args, **kwargs)
+            return result
+
+        return wrapper
+
+    return make
+
+
+def call_hidden_after(hook: Function) -> Callable[[Function], Function]:
+    """Like `call_after`, but TorchDynamo traces no frame of the hook."""
+
+    def make(original: Function) -> Function:
+        @hide_frame
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            call_hidden(hook, result, *args, **kwargs)
+            return result
+
+        return wrapper
+
+    return make

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import distributed
 
-from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
+from compiler.torch_api.patching import Wrapper, observe_hidden, replace_attributes
 
 Moment = Literal["gather", "copy out", "free"]
 
@@ -82,26 +82,24 @@ def _group_hooks(note: Note) -> Iterator[Wrapper]:
         if happened and "BACKWARD" not in group._training_state.name:
             note(moment, _unit(group))
 
-    def gather(original: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
-        was_pending = group._all_gather_result is not None
-        result = original(group, *args, **kwargs)
-        tell_if(not was_pending and group._all_gather_result is not None, "gather", group)
-        return result
+    def is_pending(group: Any, *_args: Any, **_kwargs: Any) -> bool:
+        return group._all_gather_result is not None
 
-    def copy_out(original: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
-        is_pending = group._all_gather_result is not None
-        result = original(group, *args, **kwargs)
-        tell_if(is_pending, "copy out", group)
-        return result
+    def gather(was_pending: bool, group: Any, *_args: Any, **_kwargs: Any) -> None:
+        tell_if(not was_pending and is_pending(group), "gather", group)
 
-    def free(original: Function, group: Any, *args: Any, **kwargs: Any) -> Any:
-        was_unsharded = group.is_unsharded
-        result = original(group, *args, **kwargs)
+    def copy_out(was_pending: bool, group: Any, *_args: Any, **_kwargs: Any) -> None:
+        tell_if(was_pending, "copy out", group)
+
+    def is_unsharded(group: Any, *_args: Any, **_kwargs: Any) -> bool:
+        return bool(group.is_unsharded)
+
+    def free(was_unsharded: bool, group: Any, *_args: Any, **_kwargs: Any) -> None:
         tell_if(was_unsharded and not group.is_unsharded, "free", group)
-        return result
 
-    for name, hook in (("unshard", gather), ("wait_for_unshard", copy_out), ("reshard", free)):
-        yield FSDPParamGroup, name, call_instead(hook)
+    yield FSDPParamGroup, "unshard", observe_hidden(is_pending, gather)
+    yield FSDPParamGroup, "wait_for_unshard", observe_hidden(is_pending, copy_out)
+    yield FSDPParamGroup, "reshard", observe_hidden(is_unsharded, free)
 
 
 def _handle_hooks(note: Note) -> Iterator[Wrapper]:
@@ -115,19 +113,20 @@ def _handle_hooks(note: Note) -> Iterator[Wrapper]:
             name = names.setdefault(id(handle), f"flat parameter {len(names) + 1}")
             note(moment, _flat_unit(handle, name))
 
-    def gather(original: Function, handle: Any) -> Any:
-        is_due = handle.needs_unshard()
-        result = original(handle)
-        tell_if(is_due, "copy out", handle)
-        return result
+    def is_due(handle: Any) -> bool:
+        return bool(handle.needs_unshard())
 
-    def free(original: Function, handle: Any, frees: bool) -> Any:
-        result = original(handle, frees)
-        tell_if(frees, "free", handle)
-        return result
+    def gather(was_due: bool, handle: Any) -> None:
+        tell_if(was_due, "copy out", handle)
 
-    for name, hook in (("unshard", gather), ("reshard", free)):
-        yield FlatParamHandle, name, call_instead(hook)
+    def frees(_handle: Any, free_unsharded_flat_param: bool) -> bool:
+        return free_unsharded_flat_param
+
+    def free(was_asked: bool, handle: Any, *_args: Any, **_kwargs: Any) -> None:
+        tell_if(was_asked, "free", handle)
+
+    yield FlatParamHandle, "unshard", observe_hidden(is_due, gather)
+    yield FlatParamHandle, "reshard", observe_hidden(frees, free)
 
 
 def _flat_unit(handle: Any, name: str) -> Unit:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 if not dist.is_available():
     pytest.skip("torch.distributed is not in this build", allow_module_level=True)
@@ -172,14 +173,33 @@ def test_mixed_precision_and_replicas(rank: None) -> None:
         assert (unit.shards, unit.replicas) == (4, 2)
 
 
-def test_flat_parameters_are_units(rank: None) -> None:
-    def wrap(model: Any) -> Any:
-        policy = ModuleWrapPolicy({Block})
-        return FullyShardedDataParallel(
-            model, use_orig_params=True, auto_wrap_policy=policy, device_id=torch.device("cpu")
-        )
+def wrap_flat(model: Any) -> Any:
+    policy = ModuleWrapPolicy({Block})
+    return FullyShardedDataParallel(model, use_orig_params=True, auto_wrap_policy=policy, device_id=torch.device("cpu"))
 
-    record = step_of(wrap).record
+
+def dynamo_counts() -> dict[str, dict[str, int]]:
+    return {name: dict(counters[name]) for name in ("frames", "graph_break", "stats")}
+
+
+@pytest.mark.parametrize("wrap", [wrap_each, wrap_flat])
+def test_hooks_of_observers_are_not_traced(rank: None, wrap: Callable[[Any], Any]) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    torch.compile(wrap(Blocks()), backend="eager")(torch.randn(4, SIZE)).sum().backward()
+    alone = dynamo_counts()
+    assert alone["stats"]["unique_graphs"]
+    counters.clear()
+    with Exploration(Options(stages=("captured",))) as exploration:
+        exploration.compile(wrap(Blocks()))(torch.randn(4, SIZE)).sum().backward()
+        assert dynamo_counts() == alone
+    sources = [artifact.title for artifact in exploration.record.of_stage("source")]
+    assert sources
+    assert not [title for title in sources if title.startswith("compiler/")]
+
+
+def test_flat_parameters_are_units(rank: None) -> None:
+    record = step_of(wrap_flat).record
     assert ("all_gather", "forward") in hooks(record)
     assert hooks(record).count(("reduce_scatter", "backward")) == 2
     assert [unit.name for unit in record.units] == ["blocks.0", "blocks.1"]
