@@ -339,8 +339,9 @@ class _Reader:
     def _part(self, each: _Compiled, event: Event, now: str) -> str:
         """The graph that an event belongs to; DDPOptimizer splits a captured graph into parts (`0/0 submod_1`).
 
-        `now` is the graph of the event before. Inductor compiles the parts one after the other, and begins each with
-        its passes before autograd; backward graphs may be compiled later, and are found by their inputs.
+        `now` is the graph of the event before. The parts are compiled one after the other. Inductor begins each with
+        its passes before autograd, other backends with AOTAutograd; backward graphs may be compiled later, and are
+        found by their inputs.
         """
         if event.kind == "optimize_ddp_split_child" and isinstance(event.fields, dict):
             return f"{each.graph} {event.fields.get('name', '')}".strip()
@@ -349,8 +350,10 @@ class _Reader:
         parts = [f"{each.graph} {name}" for name in names]
         if not parts or event.kind in ("dynamo_output_graph", "compiled_autograd_graph"):
             return each.graph
-        if event.name == "after_pre_grad_graph":
-            return next((part for part in parts if f"pre_grad[{part}]" not in self.printed), parts[-1])
+        first = ("pre_grad",) if each.last("after_pre_grad_graph") else ("joint", "inference")
+        if _GRAPHS.get(event.name or event.kind, ("",))[0] in first:
+            begun = {part for part in parts if any(f"{stage}[{part}]" in self.printed for stage in first)}
+            return next((part for part in parts if part not in begun), parts[-1])
         if "inductor_post_grad_graph" in (event.name, event.kind):
             inputs = {node.name for node in parse_graph(event.payload).inputs()}
             return max(parts, key=lambda part: (self._fit(inputs, part), part == now))

@@ -160,6 +160,19 @@ def test_calls_and_kernels_of_a_gpu_job_are_linked(record: Record) -> None:
     assert Record.from_json(record.to_json()) == record
 
 
+def test_ddp_buckets_of_other_backends_have_their_own_graphs() -> None:
+    head = "V0102 03:04:05.500000 7 torch/_dynamo/output_graph.py:12] "
+    children = [f'"optimize_ddp_split_child": {{"name": "submod_{bucket}"}}' for bucket in range(3)]
+    events = ['"dynamo_output_graph": {}', *children, *['"aot_joint_graph": {}', '"aot_forward_graph": {}'] * 3]
+    payload = "".join(f"\t{line}\n" for line in CAPTURED.strip().split("\n"))
+    ids = '"frame_id": 0, "frame_compile_id": 0, "has_payload": ""'
+    text = "".join(f"{head}{{{event}, {ids}}}\n{payload}" for event in events)
+    record = record_of(Log(("a.log",), (text.encode(),)))
+    buckets = [f"0/0 submod_{bucket}" for bucket in range(3)]
+    assert [artifact.graph for artifact in record.of_stage("joint")] == buckets
+    assert [artifact.graph for artifact in record.of_stage("forward")] == buckets
+
+
 def test_wrong_checksum_is_a_problem() -> None:
     head = b"V0102 03:04:05.500000 7 torch/_dynamo/output_graph.py:12] "
     text = CAPTURED.strip()
