@@ -23,8 +23,9 @@ WRAPPERS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (
         re.compile(r"/nn/parallel/distributed\.py|DistributedDataParallel\._"),
         "{code} is part of DistributedDataParallel, whose logging and reducer stay out of graphs by design.",
-        "Nothing has to change: the module inside is compiled, in a graph for each bucket. For no break at all, "
-        "compile the module and wrap it then: DistributedDataParallel(torch.compile(model)).",
+        "Nothing has to change: a module of your own class is compiled inside, in a graph for each bucket; a bare "
+        "module of torch.nn, such as Sequential, is not. For such a module, and for no break at all, compile the "
+        "module and wrap it then: DistributedDataParallel(torch.compile(model)).",
     ),
 )
 """Wrappers of torch that break graphs on purpose: what torch's message or the innermost file has, and what to say."""
