@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from explorer.reading.plain_text import clip
 
 _TINT = "rgba(127,127,127,0.12)"
-_RULE = "1px solid rgba(127,127,127,0.35)"
+_RULE = "1px solid rgba(127,127,127,.35)"
 _BOX = f"border:{_RULE};border-radius:4px;padding:0.4em 0.7em;margin:0.4em 0"
 _PRE = "margin:0.4em 0;padding:0.5em 0.7em;overflow:auto;max-height:32em;line-height:1.35;font-size:12px;" + (
     f"background:{_TINT};border-radius:4px;white-space:pre;text-align:left"
 )
-CELL = f"text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0.4em;border-bottom:{_RULE}"
+CELL = f"text-align:left;vertical-align:top;padding:.2em .8em .2em .4em;border-bottom:{_RULE}"
 _NUMBER = CELL.replace("text-align:left", "text-align:right") + ";white-space:nowrap"
 SMALL = "font-size:85%;opacity:0.75"
 WARNING = "margin:0.4em 0;padding:0.3em 0.7em;border-left:4px solid #d55e00"

@@ -26,6 +26,7 @@ _NAME = re.compile(r"\w+")
 _COMMENT = re.compile(r"^[ \t]*//[^\n]*\n|/\*\*.*?\*/[ \t]?", re.MULTILINE | re.DOTALL)
 _STYLE_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _INDENT_OR_BLANK = re.compile(r"(?<=\n)\s+")
+_AFTER_MARK = re.compile(r"\s*([{};])\n")
 _EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
 
 
@@ -141,11 +142,11 @@ LAST_STYLE = "media.css"
 
 @cache
 def css() -> str:
-    """The explorer's style sheets without comments and indentation: the base ones first, the one for print last."""
+    """The explorer's style sheets without comments and white space: the base ones first, the one for print last."""
     names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
     views = sorted(names.difference(BASE_STYLES, OWN_STYLES, [LAST_STYLE]))
     joined = "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
-    return _INDENT_OR_BLANK.sub("", _STYLE_COMMENT.sub("", joined))
+    return _AFTER_MARK.sub(r"\1", _INDENT_OR_BLANK.sub("", _STYLE_COMMENT.sub("", joined)))
 
 
 def static_text(name: str) -> str:

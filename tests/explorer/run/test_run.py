@@ -23,9 +23,11 @@ from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 
-TABLES = [name for name in (*COLUMNS, "ops") if name not in ("linked", "stage_times", "timings")]
-MOST_NAMES = 30  # 28, the x-ray and its patch
-"""Public names of `Run`: of 40 in all, the functions of the package take the rest."""
+OF_RANKS = ("buckets", "collective_lines", "collectives", "units")
+"""Tables that have rows only in runs of distributed programs."""
+TABLES = [name for name in (*COLUMNS, "ops") if name not in ("linked", "stage_times", "timings", *OF_RANKS)]
+MOST_NAMES = 33  # 28, the x-ray and its patch, and of ranks: collectives, overlap, ranks
+"""Public names of `Run`."""
 
 
 class FakeWidget:
@@ -42,9 +44,9 @@ def run() -> Run:
 
 
 def test_every_table_is_in_tables(run: Run) -> None:
-    assert dir(run.tables) == sorted([*TABLES, "steps"])
+    assert dir(run.tables) == sorted([*TABLES, "steps", *OF_RANKS])
     assert all(len(getattr(run.tables, name)) for name in TABLES)
-    assert run.tables.steps.empty
+    assert all(getattr(run.tables, name).empty for name in ("steps", *OF_RANKS))
     assert len(run.timing.stages)
     assert len(run.timing.candidates)
 
