@@ -251,8 +251,9 @@ def fixed_program(name: str) -> XRayed:
 
 
 @pytest.mark.skipif(not MODERN, reason="the lists are those of torch 2.13")
-@pytest.mark.parametrize("name", ["rollout", "retrieval"])
-def test_patched_program_has_the_breaks_that_are_promised(name: str) -> None:
+def test_patched_program_has_the_breaks_that_are_promised() -> None:
+    """One of the twelve programs; `python -m benchmarks.xray` tries all."""
+    name = "graph_network"
     found = fixed_program(name)
     assert len(found.left) <= len(found.sites) - 3
     file = str(FOLDER / f"{name}.py")
