@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from compiler.torch_api.collectives import is_initialized
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.sharded_weights import (
     Argument,
@@ -17,7 +18,6 @@ from compiler.torch_api.sharded_weights import (
     Unit,
     active_buckets,
     argument_of,
-    is_distributed,
     observe_units,
 )
 
@@ -68,7 +68,7 @@ class StepTape:
 
     def begin(self) -> None:
         """Start to note units, if there is a process group by now."""
-        if self._stack is not None and not self._is_watching and is_distributed():
+        if self._stack is not None and not self._is_watching and is_initialized():
             self._is_watching = True
             self._stack.enter_context(observe_units(self.note_unit))
 
@@ -77,7 +77,7 @@ class StepTape:
 
     def note_runs(self, graph: str, captured: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the callable of a captured graph to note each of its runs; unchanged without a process group."""
-        if not is_distributed():
+        if not is_initialized():
             return call
         names = [node.name for node in captured.graph.find_nodes(op="placeholder")]
 

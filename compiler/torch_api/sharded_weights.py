@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import distributed
 
 from compiler.torch_api.patching import Wrapper, observe_hidden, replace_attributes
 
@@ -57,11 +56,6 @@ class Unit:
     @property
     def gradient_bytes(self) -> int:
         return sum(weight.gradient_bytes for weight in self.weights)
-
-
-def is_distributed() -> bool:
-    """Whether a process group is there."""
-    return distributed.is_available() and distributed.is_initialized()
 
 
 Note = Callable[[Moment, Unit], None]
