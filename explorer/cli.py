@@ -5,24 +5,35 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.record import Artifact, Record, UntrustedError
 from compiler.record.plain_text import did_you_mean
-from explorer.entry.options import OPTIONS, asked_options, join_values
+from explorer.cli_diagnose import add_diagnose
+from explorer.cli_json import add_json, answers_alone, join_json, print_answer, prints_json
+from explorer.entry.file_call import UsageError, add_call, add_inputs, explore_file, output_path, parse_asked
+from explorer.entry.options import join_values
 from explorer.entry.write_files import write_files
 from explorer.findings import capture_text
 from explorer.reading.stages import STAGE_WORDS, stage_key
 from explorer.run import files, text
+from explorer.run.answers import Answer
 from explorer.run.compiling import KernelCompiler
 from explorer.run.patch import Patch
+from explorer.run.record_answers import (
+    FACTS,
+    diagnosis_answer,
+    facts_answer,
+    job_answer,
+    record_answer,
+    stage_answer,
+    text_answer,
+)
 
 if TYPE_CHECKING:
-    from compiler.record.options import Options
     from explorer.run.run import Run
     from explorer.run.xray import XRayed
 
@@ -74,10 +85,6 @@ examples:
 """
 
 
-class UsageError(ValueError):
-    """Raised for wrong usage of the command; the message is one line."""
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USE, f"tcompile: {message} ({self.prog} --help tells more)\n")
@@ -89,9 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is 0 for success, 1 if the user's code raised, 2 for wrong usage or a file error, 130 if interrupted.
     """
     words = sys.argv[1:] if argv is None else argv
-    args = _parser().parse_args(join_values(words))
+    args = _parser().parse_args(join_values(join_json(words)))
     try:
-        args.command(args)
+        with answers_alone(args):
+            args.command(args)
     except (ValueError, UntrustedError) as error:  # an invalid request; errors of the user's code are UserError
         return _complain(" ".join(str(error).split()), WRONG_USE)
     except BrokenPipeError:
@@ -114,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_explore(commands)
     _add_xray(commands)
+    add_diagnose(commands)
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)
@@ -131,7 +140,8 @@ def _add_explore(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.set_defaults(command=_explore)
-    _add_call(command, "--html")
+    add_call(command, "--html")
+    add_json(command, has_path=True)
 
 
 def _add_xray(commands: Any) -> None:
@@ -140,45 +150,17 @@ def _add_xray(commands: Any) -> None:
         description=_XRAY, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     command.set_defaults(command=_xray)
-    _add_call(command, "-o", "--output", "--html")
+    add_call(command, "-o", "--output", "--html")
+    add_json(command, has_path=True)
     command.add_argument(
         "--fix", type=_numbers, metavar="1,3", help="the fixes of these sites only, by the numbers on their cards"
     )
     command.add_argument("--sites-only", action="store_true", help="find the breaks, and try no fixes")
-    command.add_argument("--patch", type=_output(".patch", ".diff"), metavar="PATH", help="save the diff")
+    command.add_argument("--patch", type=output_path(".patch", ".diff"), metavar="PATH", help="save the diff")
     command.add_argument(
         "--write", action="store_true", help="change the files: shows the diff, asks, and keeps each as FILE.py.orig"
     )
     command.add_argument("--yes", action="store_true", help="with --write: do not ask")
-
-
-def _add_call(command: Any, *page: str) -> None:
-    """Add the arguments of a command that calls code: the code, its inputs, the files to save, and the options.
-
-    `page` are the flags that save a page.
-    """
-    command.add_argument("code", metavar="FILE.py:NAME", help="a function, an nn.Module object, or a module class")
-    _add_inputs(command)
-    command.add_argument(
-        *page, dest="html", type=_output(".html"), metavar="PATH", help="save a page to explore in a browser"
-    )
-    command.add_argument("--json", type=_output(".json"), metavar="PATH", help="save the record as data")
-    group = command.add_argument_group("options of the exploration")
-    for flag, settings in OPTIONS.items():
-        group.add_argument(flag, default=None, **settings)
-
-
-def _add_inputs(command: Any) -> None:
-    command.add_argument(
-        "--input",
-        dest="inputs",
-        action="append",
-        default=[],
-        metavar="VALUE",
-        help='one argument, as often as needed: "randn(8, 64)", "randint(0, 100, [8])", "ones(4, dtype=float16)", 3, '
-        'or by name: "mask=ones(8, 8)"',
-    )
-    command.add_argument("--seed", type=int, default=0, help="of torch's random numbers, for weights and inputs (0)")
 
 
 def _add_decompose(commands: Any) -> None:
@@ -188,7 +170,7 @@ def _add_decompose(commands: Any) -> None:
     )  # fmt: skip
     command.set_defaults(command=_decompose)
     command.add_argument("operator", metavar="NAME", help="aten.gelu, aten.add.Tensor, torch.nn.functional.layer_norm")
-    _add_inputs(command)
+    add_inputs(command)
 
 
 def _add_show(commands: Any) -> None:
@@ -209,6 +191,7 @@ def _add_show(commands: Any) -> None:
         "--trust", action="store_true", help="execute the kernels' source from the file, to compile them: sass, ptx, …"
     )
     command.add_argument("--raw", action="store_true", help="the stage's text alone, without numbers and links")
+    add_json(command)
 
 
 def _add_report(commands: Any) -> None:
@@ -220,13 +203,13 @@ def _add_report(commands: Any) -> None:
     command.add_argument(
         "path", metavar="PATH", help="a record, or logs of TORCH_TRACE: a file, a directory, an archive"
     )
-    command.add_argument("-o", "--output", type=_output(".html"), help="where to (PATH.html)")
+    command.add_argument("-o", "--output", type=output_path(".html"), help="where to (PATH.html)")
     command.add_argument(
         "--only", default="", metavar="0/1", help="of logs: the page of this compilation, or 3:0/1 for one of rank 3"
     )
     command.add_argument(
         "--trace",
-        type=_output(".json"),
+        type=output_path(".json"),
         metavar="PATH",
         help="of logs: save when each rank compiled what, for Perfetto",
     )
@@ -255,91 +238,9 @@ def _numbers(value: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _output(*suffixes: str) -> Any:
-    """An argparse type for output paths, which must have one of these suffixes and be in an existing folder."""
-
-    def path_to_write(value: str) -> Path:
-        path = Path(value)
-        if path.suffix.lower() not in suffixes:
-            raise argparse.ArgumentTypeError(f"{value!r} does not end in {' or '.join(suffixes)}")
-        if not path.absolute().parent.is_dir():
-            raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
-        return path
-
-    return path_to_write
-
-
 def _explore(args: argparse.Namespace) -> None:
-    if (run := _explore_file(args, _options(args))) is not None:
+    if (run := explore_file(args, parse_asked(args))) is not None:
         _report_run(run, args)
-
-
-def _explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
-    """Explore the call that `args` describe. If the user's code raises, print its traceback and return None."""
-    from compiler.option_checks import parse_options
-    from explorer.entry import user_code
-    from explorer.entry.explore import explore_call
-
-    try:
-        if options.get("ranks"):
-            return _explore_ranks(args, parse_options(**options))
-        call = _load_call(args)
-        return user_code.run_user_code(
-            call.path, lambda: explore_call(call.function, call.args, call.kwargs, options, site=call.site)
-        )
-    except user_code.UserError as error:
-        traceback.print_exception(type(error.cause), error.cause, error.trace)
-        args.failed = True
-        return None
-
-
-@dataclass(frozen=True)
-class _LoadedCall:
-    """The call that the command's arguments describe; `site` is the line that names the function."""
-
-    function: Callable[..., Any]
-    path: Path
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    site: Any
-
-
-def _load_call(args: argparse.Namespace, *, makes_model: bool = False) -> _LoadedCall:
-    """Run the user's file and parse the inputs. With `makes_model`, a function without parameters is called first."""
-    import torch
-
-    from explorer.entry import call_inputs, user_code
-    from explorer.entry.ranks import is_script
-
-    torch.manual_seed(args.seed)
-    function, path = user_code.load(args.code)
-    inputs = call_inputs.parse(args.inputs)
-    if makes_model and is_script(function) and (inputs.args or inputs.kwargs):
-        function = user_code.run_user_code(path, function)
-    user_code.check_call(function, args.code.rpartition(":")[2], inputs.args, inputs.kwargs)
-    site = user_code.line_of_name(function, args.code, path)
-    return _LoadedCall(function, path, inputs.args, inputs.kwargs, site)
-
-
-def _explore_ranks(args: argparse.Namespace, options: Options) -> Run:
-    """Explore the ranks of a simulated job; the user's file runs once for each."""
-    from compiler import engine
-    from compiler.calls.explored import Explored
-    from compiler.distributed.shared_graphs import SharedGraphs
-    from explorer.entry import ranks, user_code
-
-    def explore_rank(shared: SharedGraphs) -> Explored:
-        call = _load_call(args, makes_model=True)
-
-        def explore() -> Explored:
-            if ranks.is_script(call.function) and not (call.args or call.kwargs):
-                return ranks.explore_script(call.function, options, shared)
-            return engine.explore(call.function, call.args, call.kwargs, options, site=call.site, shared=shared)
-
-        found: Explored = user_code.run_user_code(call.path, explore)
-        return found
-
-    return ranks.explore_each_rank(options, explore_rank)
 
 
 def _xray(args: argparse.Namespace) -> None:
@@ -347,14 +248,17 @@ def _xray(args: argparse.Namespace) -> None:
         raise UsageError("--sites-only tries no fixes, so there is nothing for --patch, --write or --fix")
     if args.write and not (args.yes or sys.stdin.isatty()):
         raise UsageError("--write asks before it changes files, and there is nobody to ask here: add --yes")
-    run = _explore_file(args, {"stages": "captured"} | _options(args))
+    run = explore_file(args, {"stages": "captured"} | parse_asked(args))
     if run is None:
         return
     found = run.xray(_show_progress if sys.stderr.isatty() else None)
     patch = Patch("") if args.sites_only else found.patch(_chosen_sites(found, args.fix))
     _show_progress("")
-    print(found)
-    if not args.sites_only and (found.sites or patch):
+    if prints_json(args):
+        print_answer(diagnosis_answer(replace(run.diagnose(try_fixes=False), patch=str(patch))), args)
+    else:
+        print(found)
+    if not prints_json(args) and not args.sites_only and (found.sites or patch):
         print(f"\n{patch.rstrip() or NO_FIX}")
     _save(run, args)
     if patch and args.patch:
@@ -406,27 +310,21 @@ def _decompose(args: argparse.Namespace) -> None:
     print(decompose(args.operator, *inputs.args, **inputs.kwargs))
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The given options, checked before the user's file runs. Raises OptionError."""
-    from compiler.option_checks import parse_options
-
-    asked = asked_options(args)
-    parse_options(**asked)
-    return asked
-
-
 def _report_run(run: Run, args: argparse.Namespace) -> None:
     rank = run.record.place.rank if run.record.origin == "observed" and run.record.place else 0
     if rank:  # of a real job: rank 0 shows the records of all
         return
-    print(run)
+    if prints_json(args):
+        print_answer(record_answer(run.record), args)
+    else:
+        print(run)
     if run.record.place is not None:
         print(f"\n{run.ranks}")
     _save(run, args)
 
 
 def _save(run: Run, args: argparse.Namespace) -> None:
-    for path in filter(None, (args.json, args.html)):
+    for path in filter(None, (None if prints_json(args) else args.json, args.html)):
         run.save(path)
         print(f"\nwrote {path}", end="")
     print()
@@ -449,7 +347,7 @@ def _show_job(args: argparse.Namespace) -> None:
     if len(args.names) > 2:
         raise UsageError("name a compilation, and one of its stages")
     if args.names and args.names[0] in job_facts.NAMES:
-        print(job_facts.fact_text(job, *args.names))
+        _print(text_answer(args.names[0], job_page.title_of(job), job_facts.fact_text(job, *args.names)), args)
     elif args.names and stage_key(args.names[0]) in (*STAGE_WORDS, *capture_text.FACTS) and job_page.names_of(job):
         name, first, known = args.names[0], job_page.names_of(job)[0], ", ".join(job_facts.NAMES)
         raise UsageError(f"{name} of which compilation? tcompile show {args.path} {first} {name}; of the job: {known}")
@@ -457,22 +355,44 @@ def _show_job(args: argparse.Namespace) -> None:
         raise UsageError(f"no compilation or table {args.names[0]!r}{meant}")
     elif args.names:
         _show_record(job_page.record_named(job, args.names[0]), args, *args.names[1:])
+    elif args.json:
+        print_answer(job_answer(job, job_page.title_of(job)), args)
     else:
         print(job_page.index_text(job))
 
 
+def _print(answer: Answer, args: argparse.Namespace) -> None:
+    """Print an answer that has only text, as JSON if asked."""
+    if args.json:
+        print_answer(answer, args)
+    else:
+        print("\n".join(item["text"] for item in answer.items))
+
+
 def _show_record(record: Record, args: argparse.Namespace, stage: str = "") -> None:
-    if not stage:
+    if args.json:
+        print_answer(_stage_answer(record, args, stage), args)
+    elif not stage:
         print(text.summary(record))
-        return
-    if stage in capture_text.FACTS:
+    elif stage in capture_text.FACTS:
         print(capture_text.fact_text(record, stage))
-        return
+    else:
+        record, chosen = _stage_artifacts(record, args, stage)
+        for artifact in chosen:
+            print(_artifact_text(record, artifact, args.raw, len(chosen) > 1))
+
+
+def _stage_answer(record: Record, args: argparse.Namespace, stage: str) -> Answer:
+    if not stage:
+        return record_answer(record)
+    return facts_answer(record, stage) if stage in FACTS else stage_answer(*_stage_artifacts(record, args, stage))
+
+
+def _stage_artifacts(record: Record, args: argparse.Namespace, stage: str) -> tuple[Record, Sequence[Artifact]]:
+    """The artifacts of a stage, and the record with them, if they had to be made."""
     name = stage_key(stage)
     record = _with_stage(record.with_trust("trusted") if args.trust else record, name)
-    chosen = _find_artifacts(record, name)
-    for artifact in chosen:
-        print(_artifact_text(record, artifact, args.raw, len(chosen) > 1))
+    return record, _find_artifacts(record, name)
 
 
 def _with_stage(record: Record, name: str) -> Record:

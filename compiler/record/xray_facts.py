@@ -7,6 +7,9 @@ from typing import Literal
 
 from compiler.record.capture_facts import Frame, GraphBreak, Span, Suggestion
 
+UNTRIED = "not tried, as the time for trying fixes was over"
+"""The end of the words of a fix that nobody tried."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueOrigin:

@@ -23,13 +23,14 @@ from compiler.calls.state import roots_of
 from compiler.capture.assignments import Source, Step, source_of_file
 from compiler.capture.recompile_advice import DUCK, UNSPECIALIZED
 from compiler.record import Cause, CauseFix, Suggestion
+from compiler.record.xray_facts import UNTRIED
 from compiler.torch_api import apart
 from compiler.torch_api.marks import mark_size, preserve_marks
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.settings import dynamo_settings, stance
 from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.causes import CAPTURE, CauseSearch
-from compiler.xray.fixes import ALONE_ONLY, SEEDS, UNTRIED
+from compiler.xray.fixes import ALONE_ONLY, SEEDS
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.substitution import Change, Edit, Program
 from compiler.xray.time_limit import TimeBudget

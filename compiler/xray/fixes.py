@@ -19,6 +19,7 @@ from compiler.capture.suggestions.case import narrow_to_header
 from compiler.capture.suggestions.values import NAN_CHECK
 from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, XRay
 from compiler.record.break_facts import BreakFacts, Place
+from compiler.record.xray_facts import UNTRIED
 from compiler.torch_api import apart
 from compiler.torch_api.numpy_random import numpy_draws_from_torch
 from compiler.xray.bench import FORMS, Bench, repeatable
@@ -42,7 +43,6 @@ WORKING = ("verified", "changes when a side effect happens")
 """States of fixes that can be applied."""
 ALONE, TOGETHER, COSTS = 0.5, 0.7, 0.75
 """Shares of the time budget after which no fix is tried alone, no more are combined, and no cost of one is counted."""
-UNTRIED = "not tried, as the time for trying fixes was over"
 ALONE_ONLY = "it was not tried together with the others, as the time for trying fixes was over"
 _WORST = (*WORKING, "moves the break", "no fix known")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from compiler.record.builder import Listener
     from explorer.findings.advice.adviser import AdviceList
     from explorer.findings.decompose.op_levels import OpLevels
+    from explorer.findings.diagnosis import Diagnosis
     from explorer.findings.replay import Replay
     from explorer.run.autograd_run import AutogradRun
     from explorer.run.diff import ArtifactDiff, RunDiff
@@ -218,6 +219,18 @@ class Run(RecordHolder):
         Tries the fixes first if necessary. `git apply` takes the diff; nothing is changed. Returns "" if no fix works.
         """
         return self._xrayed.patch(sites)
+
+    def diagnose(self, *, try_fixes: bool = True, command: str = "") -> Diagnosis:
+        """All that is wrong, ranked: each finding with its place, its cause, an edit as a diff, and the evidence.
+
+        print(run.diagnose())           # `.findings` are plain data, `.patch` is the diff of all that holds
+
+        If the call breaks or recompiles it is x-rayed, and fixes are tried, unless `try_fixes` is False. `command` are
+        the words after `tcompile diagnose` that made this run, for what to run next.
+        """
+        from explorer.run.diagnose import diagnose_run
+
+        return diagnose_run(self, try_fixes=try_fixes, command=command)
 
     @property
     def guards(self) -> pd.DataFrame:

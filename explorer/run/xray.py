@@ -166,8 +166,9 @@ class XRayed:
         kept: a later call with more seconds tries again. Returns this x-ray, with the fixes in its cards and table.
         """
         if self.found.left is None or self._tried_for < seconds:
+            from compiler.record.xray_facts import UNTRIED
             from compiler.xray.cause_fixes import CauseTrials, mark_untried
-            from compiler.xray.fixes import ALONE_ONLY, UNTRIED, Trials
+            from compiler.xray.fixes import ALONE_ONLY, Trials
             from compiler.xray.states import capture_states
             from compiler.xray.time_limit import TimeBudget
 

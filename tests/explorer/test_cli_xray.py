@@ -14,6 +14,7 @@ from compiler.xray.patch import EditedFile
 from explorer import cli
 from explorer.entry import write_files
 from explorer.run import files
+from explorer.run.answers import read_page
 from tests.explorer.test_cli import wrong
 
 CODE = "import torch\n\n\ndef f(x):\n    y = x / x.sum().item()  # scale\n    return y + 1\n\n\ncount = 3\n"
@@ -47,6 +48,19 @@ def test_xray_prints_cards_and_a_diff_and_saves(model: Path, capsys: pytest.Capt
     assert model.read_text() == CODE
     subprocess.run(["git", "apply", "fix.patch"], check=True, cwd=model.parent)
     assert model.read_text() == MENDED
+
+
+def test_diagnosis_is_json_alone_and_its_patch_applies(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model.py:f", "--call", "rand(4)", "--backend", "eager", "--json"]
+    assert cli.main(["diagnose", *words, "--patch", "fix.patch"]) == 0
+    page = read_page(capsys.readouterr().out)
+    first = page.items[0]
+    assert [first[name] for name in ("kind", "file", "line", "gb_id", "state")] == [
+        "graph break", "model.py", 5, "GB0124", "verified",
+    ]  # fmt: skip
+    assert Path("fix.patch").read_text() == page.facts["patch"]
+    subprocess.run(["git", "apply", "fix.patch"], check=True, cwd=model.parent)
+    assert "x.sum().detach()" in model.read_text()
 
 
 def test_write_changes_the_file_and_keeps_a_backup(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

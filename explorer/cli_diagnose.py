@@ -1,0 +1,64 @@
+"""`tcompile diagnose`: all that is wrong with a program under torch.compile, ranked, with edits that were tried."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from explorer.cli_json import add_json, print_answer
+from explorer.entry.file_call import UsageError, add_code, add_options, explore_file, output_path, parse_asked
+from explorer.run import files
+
+_DIAGNOSE = """\
+Say what is wrong with a function or a model under torch.compile, ranked: graph breaks, recompilations, failures, wrong
+numbers, what is only slow. Fixes are tried, and those that hold are one patch. Nothing is changed.
+
+examples:
+  tcompile diagnose model.py:model --input "randn(8, 64)"
+  tcompile diagnose model.py:model --input "randn(8, 64)" --json              # for a program
+  tcompile diagnose model.py:model --input "randn(8, 64)" --patch fix.patch && git apply fix.patch
+  tcompile diagnose run.json                                                  # a saved record; nothing is run
+"""
+
+
+def add_diagnose(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "diagnose", help="rank what is wrong with a function or model in a file, with edits that were tried",
+        description=_DIAGNOSE, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    command.set_defaults(command=_diagnose)
+    add_code(command)
+    command.add_argument("--patch", type=output_path(".patch", ".diff"), metavar="PATH", help="save the diff")
+    command.add_argument("--untried", action="store_true", help="try no fixes: faster, and nothing is verified")
+    add_json(command)
+    add_options(command)
+
+
+def _diagnose(args: argparse.Namespace) -> None:
+    from explorer.findings.diagnosis import diagnose
+    from explorer.run.record_answers import diagnosis_answer
+
+    if files.is_record(args.code):
+        if args.inputs or args.calls:
+            raise UsageError("a saved record is only read: --input and --call are for code")
+        found = diagnose(files.read(args.code), command=args.code)
+    else:
+        run = explore_file(args, parse_asked(args))
+        if run is None:
+            return
+        found = run.diagnose(try_fixes=not args.untried, command=_command(args))
+    if args.patch and found.patch:
+        files.replace_file(args.patch, found.patch.encode())
+    if args.json:
+        print_answer(diagnosis_answer(found), args)
+    else:
+        print(found)
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The words of the command that say what was called."""
+    inputs = [word for text in args.inputs for word in ("--input", text)]
+    calls = [word for text in args.calls for word in ("--call", text)]
+    return shlex.join([args.code, *inputs, *calls])

@@ -1,0 +1,174 @@
+"""The call that a command's arguments describe: code in a file, its inputs, and the options of the exploration."""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explorer.entry.options import OPTIONS, asked_options
+
+if TYPE_CHECKING:
+    from compiler.record.options import Options
+    from explorer.run.run import Run
+
+
+class UsageError(ValueError):
+    """Raised for wrong usage of the command; the message is one line."""
+
+
+def add_call(command: Any, *page: str) -> None:
+    """Add the arguments of a command that calls code: the code, its inputs, the files to save, and the options.
+
+    `page` are the flags that save a page; without any, nothing is saved.
+    """
+    add_code(command)
+    if page:
+        command.add_argument(
+            *page, dest="html", type=output_path(".html"), metavar="PATH", help="save a page to explore in a browser"
+        )
+        command.add_argument(
+            "--json",
+            type=output_path(".json"),
+            metavar="PATH",
+            help="save the record as data; without PATH, print an answer as JSON",
+        )
+    add_options(command)
+
+
+def add_code(command: Any, **settings: Any) -> None:
+    """Add the arguments that name code and its inputs."""
+    command.add_argument(
+        "code", metavar="FILE.py:NAME", help="a function, an nn.Module object, or a module class", **settings
+    )
+    add_inputs(command)
+    command.add_argument(
+        "--call", dest="calls", action="append", default=[], metavar="VALUES",
+        help='in place of --input: the arguments of one call, for several calls: --call "randn(8, 4), 1" '
+        '--call "randn(9, 4), 1"',
+    )  # fmt: skip
+
+
+def add_options(command: Any) -> None:
+    """Add the options of an exploration."""
+    group = command.add_argument_group("options of the exploration")
+    for flag, settings in OPTIONS.items():
+        group.add_argument(flag, default=None, **settings)
+
+
+def add_inputs(command: Any) -> None:
+    command.add_argument(
+        "--input",
+        dest="inputs",
+        action="append",
+        default=[],
+        metavar="VALUE",
+        help='one argument, as often as needed: "randn(8, 64)", "randint(0, 100, [8])", "ones(4, dtype=float16)", 3, '
+        'or by name: "mask=ones(8, 8)"',
+    )
+    command.add_argument("--seed", type=int, default=0, help="of torch's random numbers, for weights and inputs (0)")
+
+
+def output_path(*suffixes: str) -> Any:
+    """An argparse type for output paths, which must have one of these suffixes and be in an existing folder."""
+
+    def path_to_write(value: str) -> Path:
+        path = Path(value)
+        if value == "-" and ".json" in suffixes:
+            return path
+        if path.suffix.lower() not in suffixes:
+            raise argparse.ArgumentTypeError(f"{value!r} does not end in {' or '.join(suffixes)}")
+        if not path.absolute().parent.is_dir():
+            raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
+        return path
+
+    return path_to_write
+
+
+def explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
+    """Explore the call that `args` describe. If the user's code raises, print its traceback and return None."""
+    from compiler.option_checks import parse_options
+    from explorer.entry import user_code
+    from explorer.entry.explore import explore_call
+
+    try:
+        if options.get("ranks"):
+            return _explore_ranks(args, parse_options(**options))
+        call = load_call(args)
+        return user_code.run_user_code(
+            call.path,
+            lambda: explore_call(call.function, call.args, call.kwargs, options, calls=call.calls, site=call.site),
+        )
+    except user_code.UserError as error:
+        traceback.print_exception(type(error.cause), error.cause, error.trace)
+        args.failed = True
+        return None
+
+
+@dataclass(frozen=True)
+class LoadedCall:
+    """The call that the command's arguments describe, or the arguments of several calls.
+
+    `site` is the line that names the function.
+    """
+
+    function: Callable[..., Any]
+    path: Path
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    site: Any
+    calls: Sequence[Sequence[Any]] = ()
+
+
+def load_call(args: argparse.Namespace, *, makes_model: bool = False) -> LoadedCall:
+    """Run the user's file and parse the inputs. With `makes_model`, a function without parameters is called first."""
+    import torch
+
+    from explorer.entry import call_inputs, user_code
+    from explorer.entry.ranks import is_script
+
+    torch.manual_seed(args.seed)
+    function, path = user_code.load(args.code)
+    inputs = call_inputs.parse(args.inputs)
+    if makes_model and is_script(function) and (inputs.args or inputs.kwargs):
+        function = user_code.run_user_code(path, function)
+    calls = [call_inputs.parse([text]) for text in getattr(args, "calls", ())]
+    if calls and (args.inputs or any(call.kwargs for call in calls)):
+        raise UsageError("--call has the arguments of one call in their order, without names and without --input")
+    for call in calls or [inputs]:
+        user_code.check_call(function, args.code.rpartition(":")[2], call.args, call.kwargs)
+    site = user_code.line_of_name(function, args.code, path)
+    return LoadedCall(function, path, inputs.args, inputs.kwargs, site, [call.args for call in calls])
+
+
+def _explore_ranks(args: argparse.Namespace, options: Options) -> Run:
+    """Explore the ranks of a simulated job; the user's file runs once for each."""
+    from compiler import engine
+    from compiler.calls.explored import Explored
+    from compiler.distributed.shared_graphs import SharedGraphs
+    from explorer.entry import ranks, user_code
+
+    def explore_rank(shared: SharedGraphs) -> Explored:
+        call = load_call(args, makes_model=True)
+
+        def explore() -> Explored:
+            if ranks.is_script(call.function) and not (call.args or call.kwargs):
+                return ranks.explore_script(call.function, options, shared)
+            return engine.explore(call.function, call.args, call.kwargs, options, site=call.site, shared=shared)
+
+        found: Explored = user_code.run_user_code(call.path, explore)
+        return found
+
+    return ranks.explore_each_rank(options, explore_rank)
+
+
+def parse_asked(args: argparse.Namespace) -> dict[str, Any]:
+    """The given options, checked before the user's file runs. Raises OptionError."""
+    from compiler.option_checks import parse_options
+
+    asked = asked_options(args)
+    parse_options(**asked)
+    return asked
