@@ -38,6 +38,7 @@ from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.async_tp import allow_async_tp
 from compiler.torch_api.collectives import is_simulated
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
@@ -143,6 +144,7 @@ class Exploration:
             stack.enter_context(call_before_enabling(self._recorder.stop_hearing))
             if self.options.step:
                 stack.enter_context(self._recorder.record_steps(self.options.step))
+            stack.enter_context(allow_async_tp(self.options.options))
             self._stack, self._launches = stack.pop_all(), launches.pop_all()
             self._recorder.hooks.prepare(self._stack, self._observation.is_observing)
             self._recorder.tape.prepare(self._stack)

@@ -11,12 +11,13 @@ import ast
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from math import prod
 
 from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import MOVES, Reading, operator_of
 from compiler.record import Artifact, Collective, CollectiveKind, Entity, Record
 from compiler.record.plain_text import pluralize, size_text
-from compiler.timing.overlap import Schedule, schedules
+from compiler.timing.overlap import HIDDEN, Schedule, schedules, with_earliest_starts
 
 BUCKETS: Mapping[CollectiveKind, str] = {
     "all_gather": "bucket_all_gathers_fx", "reduce_scatter": "bucket_reduce_scatters_fx",
@@ -51,9 +52,7 @@ def unbucketed_collectives(reading: Reading) -> Iterator[Advice]:
     record = reading.record
     if any(record.options.options.get(option, "none") != "none" for option in BUCKETS.values()):
         return
-    many = [
-        group for group in _similar_collectives(record) if len(group) >= LEAST_BUCKETED and group[0].kind in BUCKETS
-    ]
+    many = _buckets(reading)
     if not many:
         return
     options: dict[str, object] = {BUCKETS[group[0].kind]: "all" for group in many}
@@ -76,13 +75,27 @@ def _with_options(record: Record, text: str, options: Mapping[str, object]) -> C
     return Change(text, {"options": {**record.options.options, **options}})
 
 
-def _similar_collectives(record: Record) -> list[list[Collective]]:
-    """Collectives of graphs by half, kind, group and dtype."""
-    found: dict[tuple[str, ...], list[Collective]] = {}
-    for each in record.collectives:
-        if each.origin == "graph" and each.entities:
+def _buckets(reading: Reading) -> list[list[Collective]]:
+    """Collectives that could share a message: of one half, kind, group and dtype, and none needs another's result."""
+    found: dict[tuple[object, ...], list[Collective]] = {}
+    for each in reading.record.collectives:
+        if each.origin == "graph" and each.entities and each.kind in BUCKETS:
             found.setdefault((each.graph, each.half, each.kind, each.group, each.dtype), []).append(each)
-    return list(found.values())
+    buckets = (bucket for group in found.values() for bucket in _independent_collectives(group, reading))
+    return [bucket for bucket in buckets if len(bucket) >= LEAST_BUCKETED]
+
+
+def _independent_collectives(group: Sequence[Collective], reading: Reading) -> list[list[Collective]]:
+    """The collectives of one graph in sets of which none needs another's result."""
+    own = {found.entities[0]: found for found in group}
+    home = reading.homes.get(group[0].entities[0])
+    before: dict[str, int] = {}
+    for entity in home.entities if home is not None else ():
+        before[entity.id] = max((before.get(name, 0) + (name in own) for name in entity.inputs), default=0)
+    sets: dict[int, list[Collective]] = {}
+    for node, found in own.items():
+        sets.setdefault(before.get(node, 0), []).append(found)
+    return list(sets.values())
 
 
 def _mean(group: Sequence[Collective]) -> float:
@@ -111,7 +124,7 @@ def _estimate(found: Collective, size: int, record: Record) -> float:
 def small_messages(reading: Reading) -> Iterator[Advice]:
     """Report messages whose time is mostly latency, if no bucket can take them."""
     record = reading.record
-    alike = {id(found) for group in _similar_collectives(record) if len(group) >= LEAST_BUCKETED for found in group}
+    alike = {id(found) for bucket in _buckets(reading) for found in bucket}
     small = [
         found
         for found in record.collectives
@@ -167,13 +180,12 @@ def _is_kept(found: Collective, reading: Reading) -> bool:
         return False
     saved = {name for entity in backward.entities for name in entity.attrs.get("forward", ()) if _is_saved(entity)}
     todo = [name for name in _forward_nodes(found.wait or found.entities[0], reading) if name in reading.entities]
-    users = _users(reading.homes[todo[0]]) if todo else {}
     seen = set(todo)
     while todo:
         name = todo.pop()
         if name in saved:
             return True
-        views = [user.id for user in users.get(name, ()) if operator_of(user) in MOVES and user.id not in seen]
+        views = [user.id for user in reading.users_of(name) if operator_of(user) in MOVES and user.id not in seen]
         seen.update(views)
         todo += views
     return False
@@ -192,28 +204,21 @@ def _forward_nodes(node: str, reading: Reading) -> Iterator[str]:
         yield from (name for name in entity.origins if name in reading.homes and reading.homes[name].stage == "forward")
 
 
-def _users(artifact: Artifact) -> dict[str, list[Entity]]:
-    found: dict[str, list[Entity]] = {}
-    for entity in artifact.entities:
-        for name in entity.inputs:
-            found.setdefault(name, []).append(entity)
-    return found
-
-
 def cancelling_redistributions(reading: Reading) -> Iterator[Advice]:
     """Report a redistribution whose result only goes into one that undoes it, or of which a rank keeps its own part."""
-    undone = {"all_gather": ("reduce_scatter",), "all_to_all": ("all_to_all",)}
-    known = {found.entities[0]: found for found in reading.record.collectives if found.entities and found.wait}
+    undone = {"all_gather": ("reduce_scatter",), "all_to_all": ("all_to_all",), "all_reduce": ()}
+    known = {found.entities[0]: found for found in reading.record.collectives if found.entities}
     pairs: list[tuple[Collective, Collective | None]] = []
     for node, found in known.items():
         if found.kind not in undone or node not in reading.homes:
             continue
-        ends = _ends_of_moves(found.wait, _users(reading.homes[node]))
-        names = {operator_of(entity) for entity in ends}
-        other = known.get(ends[0].id) if len(ends) == 1 else None
+        start = found.wait or node
+        read = _values_read(start, reading)
+        users = {user.id for _, ends in read for user in ends}
+        other = known.get(users.pop()) if len(users) == 1 else None
         if other is not None and other.group == found.group and other.kind in undone[found.kind]:
             pairs.append((found, other))
-        elif found.kind == "all_gather" and ends and names <= {"slice", "narrow", "select"}:
+        elif found.kind != "all_to_all" and _is_mostly_dropped(start, [value for value, _ in read], reading):
             pairs.append((found, None))
     if not pairs:
         return
@@ -236,20 +241,31 @@ def cancelling_redistributions(reading: Reading) -> Iterator[Advice]:
     )  # fmt: skip
 
 
-def _ends_of_moves(start: str, users: Mapping[str, Sequence[Entity]]) -> list[Entity]:
-    """The calls that read a value behind views and copies; slices end the search, as they read a part."""
-    todo, ends, seen = [start], [], {start}
+def _is_mostly_dropped(start: str, read: Sequence[Entity], reading: Reading) -> bool:
+    """Whether at most half of a value is read, of which these are the parts."""
+    sizes = [_elements(value) for value in read]
+    return bool(sizes) and all(sizes) and 2 * sum(sizes) <= _elements(reading.entities[start])
+
+
+def _elements(entity: Entity) -> int:
+    """Number of elements of a call's result; 0 for a symbolic shape, and for several results."""
+    shape = entity.attrs.get("shape", ())
+    return prod(shape) if shape and all(isinstance(size, int) for size in shape) else 0
+
+
+def _values_read(start: str, reading: Reading) -> list[tuple[Entity, list[Entity]]]:
+    """A value and its views, copies and parts that other calls read, each with these calls."""
+    todo, seen = [start], {start}
+    found: list[tuple[Entity, list[Entity]]] = []
     while todo:
-        for user in users.get(todo.pop(), ()):
-            name = operator_of(user)
-            if user.id in seen:
-                continue
-            seen.add(user.id)
-            if name in MOVES - {"slice", "select"} and user.kind == "call":
-                todo.append(user.id)
-            else:
-                ends.append(user)
-    return ends
+        name = todo.pop()
+        users = reading.users_of(name)
+        moves = [user.id for user in users if operator_of(user) in MOVES]
+        ends = [user for user in users if operator_of(user) not in MOVES]
+        found += [(reading.entities[name], ends)] if ends else []
+        todo += [move for move in moves if move not in seen]
+        seen.update(moves)
+    return found
 
 
 def exposed_communication(reading: Reading) -> Iterator[Advice]:
@@ -258,16 +274,17 @@ def exposed_communication(reading: Reading) -> Iterator[Advice]:
         waiting = schedule.exposed_seconds
         if schedule.unknown or not waiting or waiting < WORTH * schedule.seconds:
             continue
-        spare = {name: _independent_seconds(name, schedule, reading) for name, lost in schedule.exposed.items() if lost}
-        movable = min(waiting, sum(min(schedule.exposed[name], free) for name, free in spare.items()))
-        yield _exposed_advice(schedule, spare, movable, reading)
+        if not any(found.graph == schedule.graph for found in reading.record.of_stage("post_grad")):
+            continue  # nothing says which kernel needs a result
+        yield _exposed_advice(schedule, with_earliest_starts(schedule, reading.record), reading)
 
 
-def _exposed_advice(schedule: Schedule, spare: Mapping[str, float], movable: float, reading: Reading) -> Advice:
+def _exposed_advice(schedule: Schedule, earliest: Schedule, reading: Reading) -> Advice:
     record, waiting = reading.record, schedule.exposed_seconds
-    worst = sorted(spare, key=lambda name: -schedule.exposed[name])[:5]
+    movable = schedule.seconds - earliest.seconds
+    worst = sorted(filter(schedule.exposed.__getitem__, schedule.exposed), key=lambda name: -schedule.exposed[name])[:5]
     known = {found.id: found for found in record.collectives}
-    evidence = tuple(_exposed_evidence(known[name], schedule, spare[name], reading) for name in worst)
+    evidence = tuple(_exposed_evidence(known[name], schedule, earliest, reading) for name in worst)
     found = (
         f"In the {schedule.title}, the code stands still for {seconds(waiting)} of {seconds(schedule.seconds)} "
         f"({percent(waiting / schedule.seconds)}), waiting for collectives."
@@ -282,43 +299,24 @@ def _exposed_advice(schedule: Schedule, spare: Mapping[str, float], movable: flo
             '(torch.compile option "_micro_pipeline_tp"), which cuts a matmul and its collective into pieces.'
         )
         return Advice(rule, "Communication can't overlap", found, evidence, change=change)
-    how = "the kernels that need none of these results, where there are any, run while the collectives do"
+    how = (
+        "an upper bound: the same kernels in the same order, each collective starts as soon as its input is there, and "
+        "neither slows the other down; gathered tensors stay longer in memory"
+    )
     change = _with_options(record, "Let Inductor start collectives earlier.", PASSES["overlap scheduling"])
     return Advice(rule, "Communication could overlap", found, evidence, Gain(movable, "call", how), change)
 
 
-def _exposed_evidence(found: Collective, schedule: Schedule, spare: float, reading: Reading) -> Evidence:
-    lost = schedule.exposed[found.id]
-    if spare >= WORTH * lost:
-        why = f"kernels of {seconds(spare)} neither make its input nor need its result"
-    elif spare:
-        why = f"the kernels that neither make its input nor need its result take only {seconds(spare)}"
+def _exposed_evidence(found: Collective, schedule: Schedule, earliest: Schedule, reading: Reading) -> Evidence:
+    lost, left = schedule.exposed[found.id], earliest.exposed[found.id]
+    if left < HIDDEN * lost:
+        why = "kernels that don't need it can hide it"
+    elif lost - left >= WORTH * lost:
+        why = f"kernels that don't need it can hide {seconds(lost - left)} of it"
     else:
-        why = "every kernel makes its input or needs its result"
+        why = "no kernel can run meanwhile, as each makes its input or needs its result"
     text = f"{found.kind} of {size_text(found.bytes)}: {seconds(lost)} exposed; {why}."
     return Evidence(text, "estimate", (*found.entities[:1], *reading.lines(found.entities)))
-
-
-def _independent_seconds(name: str, schedule: Schedule, reading: Reading) -> float:
-    """Seconds of the kernels that neither make a collective's input nor need its result."""
-    span = next(span for span in schedule.spans if span.collective == name)
-    home = reading.homes.get(span.entity)
-    if home is None:
-        return 0.0
-    down = {identity: [user.id for user in users] for identity, users in _users(home).items()}
-    up = {entity.id: list(entity.inputs) for entity in home.entities}
-    tied = _reachable(span.entity, down) | _reachable(span.entity, up)
-    return sum(other.seconds for other in schedule.spans if other.lane == "compute" and other.entity not in tied)
-
-
-def _reachable(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
-    todo, seen = [start], {start}
-    while todo:
-        for name in edges.get(todo.pop(), ()):
-            if name not in seen:
-                seen.add(name)
-                todo.append(name)
-    return seen
 
 
 def rank_dependent(reading: Reading) -> Iterator[Advice]:

@@ -170,6 +170,18 @@ class Reading:
         """The artifact of each entity, by entity id."""
         return {entity.id: artifact for artifact in self.record.artifacts for entity in artifact.entities}
 
+    @cached_property
+    def _users(self) -> Mapping[str, Sequence[Entity]]:
+        found: dict[str, list[Entity]] = {}
+        for entity in self.record.entities():
+            for name in entity.inputs:
+                found.setdefault(name, []).append(entity)
+        return found
+
+    def users_of(self, name: str) -> Sequence[Entity]:
+        """The entities of the same artifact that read this one's value."""
+        return self._users.get(name, ())
+
     def fx_nodes(self, ids: Iterable[str]) -> tuple[Entity, ...]:
         """FX nodes that kernels compute: from the graphs after Inductor's passes, or else AOTAutograd's."""
         return tuple(entity for entity in self._origins(ids, self._is_lowered) if self._is_lowered(entity))

@@ -160,7 +160,8 @@ def _fx_nodes(post_grad: Artifact) -> dict[str, Node]:
 
 def _fx_node(entity: Entity, entities: dict[str, Entity], code: str) -> Node:
     inputs = [entities[name] for name in entity.inputs if name in entities]
-    tensors = {each.label: _tensor(each.attrs) for each in inputs if "shape" in each.attrs}
+    # In a subgraph, labels are qualified ("subgraph_0.arg_0"), and the code has plain names.
+    tensors = {each.label.rpartition(".")[2]: _tensor(each.attrs) for each in inputs if "shape" in each.attrs}
     outputs = tuple(_tensor(each) for each in entity.attrs.get("outputs", [entity.attrs]) if "shape" in each)
     target = entity.attrs.get("target", "") if entity.attrs.get("op") == "call_function" else ""
     return Node(entity.label, target, outputs, tensors, code)

@@ -9,7 +9,7 @@ between launches, and compute that slows down while a collective runs, are not i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from compiler.inductor.kernels import WAIT
@@ -106,11 +106,68 @@ def _schedule(
             kernel = entity.id if entity.kind == "extern" else f"{artifact.id}.{entity.label}"
             lanes.compute(entity, seconds.get(kernel))
     lanes.unknown += [found.operator for found in own if found.origin == "graph" and found.id not in lanes.exposed]
-    if any(
-        name.partition(".")[2].startswith("subgraph_") for entity in _calls(artifact) for name in _nodes_of(entity, up)
-    ):
-        lanes.unknown.append("control_deps")  # overlap scheduling wraps operators in it, which hides their work
     return lanes.finish(artifact)
+
+
+def with_earliest_starts(schedule: Schedule, record: Record) -> Schedule:
+    """The same kernels in the same order, if each collective started as soon as its input is there.
+
+    The code waits where a kernel reads the result. No order of collectives alone can be faster, and a pass that also
+    limits memory is slower.
+    """
+    needs = _needs(schedule, record)
+    ends: dict[str, float] = {}
+    exposed = dict.fromkeys(schedule.exposed, 0.0)
+    spans: list[Span] = []
+    left = [span for span in schedule.spans if span.collective]
+    now = free = 0.0
+
+    def start_collectives() -> None:
+        nonlocal free
+        for span in [span for span in left if needs[span.entity] <= ends.keys()]:
+            left.remove(span)
+            ready = max((ends[name] for name in needs[span.entity]), default=0.0)
+            spans.append(replace(span, start=max(free, ready)))
+            free = ends[span.entity] = spans[-1].end
+
+    sent = {span.entity: span.collective for span in schedule.spans if span.collective}
+    for span in schedule.spans:
+        start_collectives()
+        if not span.collective:
+            last = max(needs[span.entity] & sent.keys(), key=ends.__getitem__, default="")
+            if last and ends[last] > now:
+                exposed[sent[last]] += ends[last] - now
+                now = ends[last]
+            spans.append(replace(span, start=now))
+            now = ends[span.entity] = spans[-1].end
+    start_collectives()
+    for name in sorted(sent, key=ends.__getitem__):
+        exposed[sent[name]] += max(0.0, ends[name] - now)
+        now = max(now, ends[name])
+    return replace(schedule, spans=tuple(spans), exposed=exposed, seconds=now)
+
+
+def _needs(schedule: Schedule, record: Record) -> dict[str, set[str]]:
+    """For each span, the earlier spans that compute what it reads, by the dataflow of the last graph."""
+    mine = [found for found in record.artifacts if (found.graph, found.half) == (schedule.graph, schedule.half)]
+    up = {entity.id: entity.origins for artifact in mine for entity in artifact.entities}
+    inputs = {entity.id: entity.inputs for found in mine if found.stage == "post_grad" for entity in found.entities}
+    calls = {entity.id: entity for found in mine if found.stage == "kernels" for entity in found.entities}
+    makers: dict[str, list[str]] = {}
+    found: dict[str, set[str]] = {}
+    for span in schedule.spans:
+        own = tuple(_nodes_of(calls[span.entity], up))
+        todo, seen, needed = list(own), set(own), set()
+        while todo:
+            for name in inputs.get(todo.pop(), ()):
+                if name not in seen:
+                    seen.add(name)
+                    needed.update(makers.get(name, ()))
+                    todo += [] if name in makers else [name]
+        found[span.entity] = needed - {span.entity}
+        for name in own:
+            makers.setdefault(name, []).append(span.entity)
+    return found
 
 
 def _calls(artifact: Artifact) -> list[Entity]:

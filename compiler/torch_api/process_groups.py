@@ -135,13 +135,18 @@ def answer_setup(initialize: Answer, destroy: Callable[[Function, Any], Any]) ->
 def note_meshes(note: Callable[[Any], None]) -> Iterator[None]:
     """Call `note` for each DeviceMesh that is made in the block, without those sliced from another.
 
-    Without a GPU, a mesh of GPUs is one of CPUs, as are the tensors of the user's program. Under a FakeTensorMode, a
-    mesh has real tensors, as torch reads their values.
+    Without a GPU, a mesh of GPUs is one of CPUs, as are the tensors of the user's program; DTensor calls all-to-all on
+    it, which gloo lacks, as on GPUs. Under a FakeTensorMode, a mesh has real tensors, as torch reads their values.
     """
+    from torch.distributed.tensor import _collective_utils, placement_types
+
     mesh_type = device_mesh.DeviceMesh
+    of_gpus: list[Any] = []
 
     def initialize(original: Function, self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         is_missing = device_type == "cuda" and not torch.cuda.is_available()
+        if is_missing:
+            of_gpus.append(self)
         if isinstance(ranks := kwargs.get("_rank_map"), FakeTensor):  # init_device_mesh numbers the ranks in order
             kwargs["_rank_map"] = torch.Size(ranks.shape).numel()
         with unset_fake_temporarily():
@@ -158,7 +163,15 @@ def note_meshes(note: Callable[[Any], None]) -> Iterator[None]:
 
         return property(ranks_of, doc=original.__doc__)
 
+    def exchange(original: Function, tensor: Any, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> Any:
+        root = getattr(mesh, "_root_mesh", None) or mesh
+        if not any(root == known for known in of_gpus):
+            return original(tensor, gather_dim, shard_dim, mesh, mesh_dim)
+        with replace_attribute(_collective_utils, "local_tensor_mode", lambda _: lambda: True):
+            return original(tensor, gather_dim, shard_dim, mesh, mesh_dim)  # with this mode, it takes no CPU path
+
     with (
+        replace_attribute(placement_types, "shard_dim_alltoall", call_instead(exchange)),
         replace_attribute(mesh_type, "__init__", call_instead(initialize)),
         replace_attribute(mesh_type, "mesh", read_real),
     ):

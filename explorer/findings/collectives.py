@@ -5,10 +5,11 @@ Bytes are exact, seconds are estimates by torch's cost model (`compiler.timing.o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.advise.facts import seconds as duration
 from compiler.record import Collective, Entity, Group, Record
 from compiler.record import Span as Place
 from compiler.record.distributed_facts import GPUS_A_NODE
@@ -17,7 +18,6 @@ from compiler.targets import known_target
 from compiler.timing.overlap import HIDDEN, Schedule, schedules
 from explorer.findings.lanes_chart import COLOURS, draw_lanes
 from explorer.reading.provenance import place_text
-from explorer.reading.shapes import seconds_text
 from explorer.reading.source_lines import SourceLines
 from explorer.render.document import Chart, Document, Only, Parts, Picture, Row, Section, Table, Tag, Text, Words
 from explorer.render.finding import Finding
@@ -59,7 +59,7 @@ def collective_entity(found: Collective, lines: SourceLines) -> Entity:
         "bytes out": found.output_bytes,
     }  # fmt: skip
     if found.seconds is not None:
-        attrs["estimate"] = f"{seconds_text(found.seconds)} ({found.algorithm or 'ring'})"
+        attrs["estimate"] = f"{duration(found.seconds)} ({found.algorithm or 'ring'})"
     if found.cause:
         attrs["cause"] = found.cause
     return Entity(found.id, "collective", title_of(found), attrs, (), found.entities or tuple(lines.ids(found.lines)))
@@ -75,7 +75,7 @@ def collectives_document(record: Record) -> Document:
     lines, found = SourceLines(record), schedules(record)
     words = Text(lead_words(record), "lead"), Text(basis_words(record, found), "why")
     parts: list[Parts] = [*words, kinds_table(record)]
-    parts += [part for schedule in found for part in schedule_parts(schedule, record)]
+    parts += [schedule_section(schedule, record) for schedule in found]
     parts += [lines_table(record, lines), calls_table(record, found, lines)]
     return parts
 
@@ -149,7 +149,7 @@ _NUMBERS = ("calls", "bytes in", "bytes out", "estimate")
 
 
 def _numbers(each: Sum) -> tuple[Words, ...]:
-    time = seconds_text(each.seconds) if each.seconds is not None else "-"
+    time = duration(each.seconds) if each.seconds is not None else "-"
     return str(each.calls), exact_bytes(each.input_bytes), exact_bytes(each.output_bytes), time
 
 
@@ -180,7 +180,7 @@ def calls_table(record: Record, found: Sequence[Schedule], lines: SourceLines) -
         where: Words = line_link(line.file, line.line, lines) if line is not None else "-"
         half = each.half if each.origin == "graph" else f"{each.half}, hook"
         over = group_words(groups.get(each.group), each)
-        time = (seconds_text(each.seconds), muted_tag(f" {each.algorithm}")) if each.seconds is not None else "-"
+        time = (duration(each.seconds), muted_tag(f" {each.algorithm}")) if each.seconds is not None else "-"
         meanwhile = ", ".join(dict.fromkeys(span.name for span in hidden.get(each.id, ())))
         overlap = Tag(exposed_words(each, exposed), "", f"runs beside {meanwhile}" if meanwhile else "")
         cells: tuple[Words, ...] = (
@@ -204,7 +204,7 @@ def exposed_words(found: Collective, exposed: dict[str, float]) -> str:
     seconds = exposed[found.id]
     if seconds < HIDDEN * found.seconds:
         return "hidden"
-    return "all of it" if seconds > 0.99 * found.seconds else seconds_text(seconds)
+    return "all of it" if seconds > 0.99 * found.seconds else duration(seconds)
 
 
 def group_words(group: Group | None, found: Collective) -> str:
@@ -217,12 +217,16 @@ def group_words(group: Group | None, found: Collective) -> str:
     return f"{name + ': ' if name else ''}{len(ranks)} ranks ({', '.join(shown)})"
 
 
-def schedule_parts(schedule: Schedule, record: Record) -> Iterator[Parts]:
-    """The two lanes of one half of a graph: a sentence, and the chart."""
-    chart = Chart("lanes", lanes_data(schedule, record), Table((), (), label=f"Schedule of the {schedule.title}"))
-    drawn = Picture(f"Two lanes of the {schedule.title}: compute and communication", draw_lanes, schedule)
+def schedule_section(schedule: Schedule, record: Record, side: str = "When", *, has_links: bool = True) -> Section:
+    """The two lanes of one half of a graph: a sentence, and the chart.
+
+    `side` names the exploration; `has_links` is whether its spans can be selected.
+    """
+    title = f"{side}: {schedule.title}"
+    chart = Chart("lanes", lanes_data(schedule, record, has_links=has_links), Table((), (), label=title))
+    drawn = Picture(f"{title}: compute and communication", draw_lanes, schedule)
     sentence = Text(schedule_words(schedule), "line")
-    yield Section((sentence, Only(("view",), (chart,)), Only(("html",), (drawn,))), f"When: {schedule.title}")
+    return Section((sentence, Only(("view",), (chart,)), Only(("html",), (drawn,))), title)
 
 
 def schedule_words(schedule: Schedule) -> str:
@@ -232,12 +236,12 @@ def schedule_words(schedule: Schedule) -> str:
     missing = ", ".join(dict.fromkeys(schedule.unknown))
     left_out = f" Left out, as their time is not known: {missing}." if missing else ""
     return (
-        f"{seconds_text(schedule.seconds)} (estimate): compute {seconds_text(schedule.busy('compute'))}, communication "
-        f"{seconds_text(sent)}, of which {seconds_text(schedule.exposed_seconds)}{share} is exposed.{left_out}"
+        f"{duration(schedule.seconds)} (estimate): compute {duration(schedule.busy('compute'))}, communication "
+        f"{duration(sent)}, of which {duration(schedule.exposed_seconds)}{share} is exposed.{left_out}"
     )
 
 
-def lanes_data(schedule: Schedule, record: Record) -> dict[str, Any]:
+def lanes_data(schedule: Schedule, record: Record, *, has_links: bool = True) -> dict[str, Any]:
     """Data of the chart (`static/lanes_view.js`): spans as `[lane, start, seconds, tone, name, entity, more words]`."""
     known = {found.id: found for found in record.collectives}
     spans = []
@@ -245,9 +249,9 @@ def lanes_data(schedule: Schedule, record: Record) -> dict[str, Any]:
         found = known.get(span.collective)
         exposed = schedule.exposed.get(span.collective, 0.0)
         name = title_of(found) if found is not None else span.name.removeprefix("extern_kernels.")
-        more = f"exposed {seconds_text(exposed)}" if found is not None and exposed else "hidden" if found else ""
+        more = f"exposed {duration(exposed)}" if found is not None and exposed else "hidden" if found else ""
         tone = 0 if found is None else 1 if exposed < HIDDEN * span.seconds else 2
-        entity, lane = span.collective or span.entity, int(found is not None)
+        entity, lane = (span.collective or span.entity) if has_links else "", int(found is not None)
         spans.append([lane, span.start, span.seconds, tone, name, entity, more])
     return {"end": schedule.seconds, "lanes": ["compute", "communication"], "tones": list(COLOURS.items()),
             "spans": spans, "title": schedule.title}  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from compiler.advise.facts import seconds as duration
 from compiler.timing.overlap import HIDDEN, Schedule, Span
 from explorer.reading.plain_text import clip
-from explorer.reading.shapes import seconds_text
 
 COLOURS = {"compute": "#0072b2", "communication, hidden": "#009e73", "communication, exposed": "#d55e00"}
 """Colours that colour-blind readers can tell apart."""
@@ -50,7 +50,7 @@ def _box(span: Span, schedule: Schedule) -> str:
     colours = list(COLOURS.values())
     colour = colours[0] if span.lane == "compute" else colours[1 if exposed < HIDDEN * span.seconds else 2]
     x, y, width = LEFT + span.start * scale, LEGEND + LANE * LANES.index(span.lane), max(0.8, span.seconds * scale)
-    words = f"{span.name}, {seconds_text(span.seconds)} (estimate)"
+    words = f"{span.name}, {duration(span.seconds)} (estimate)"
     room = int(width / _CHARACTER) - 1
     shown = f'<text x="{x + 3:.1f}" y="{y + 17}" fill="#fff">{escape(clip(span.name, room))}</text>' if room > 3 else ""
     return (
@@ -61,5 +61,5 @@ def _box(span: Span, schedule: Schedule) -> str:
 
 def _axis(schedule: Schedule, height: int) -> Iterator[str]:
     yield f'<text x="{LEFT}" y="{height - 5}" fill="{GREY}">0</text>'
-    end = seconds_text(schedule.seconds)
+    end = duration(schedule.seconds)
     yield f'<text x="{WIDTH}" y="{height - 5}" text-anchor="end" fill="{GREY}">{end} (estimate)</text>'

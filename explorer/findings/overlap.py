@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from compiler.advise.facts import seconds as duration
 from compiler.record import Record, Traffic
 from compiler.record.plain_text import size_text
 from compiler.timing.overlap import schedules
-from explorer.findings.collectives import VIEW, lanes_data, schedule_words
-from explorer.findings.lanes_chart import draw_lanes
-from explorer.reading.shapes import seconds_text
-from explorer.render.document import Chart, Document, Only, Parts, Picture, Row, Section, Table, Text
+from explorer.findings.collectives import VIEW, schedule_section
+from explorer.render.document import Document, Parts, Row, Table, Text
 from explorer.render.finding import Finding
 from explorer.render.text import document_finding
 
@@ -41,11 +40,23 @@ def overlap_document(sides: tuple[Side, ...]) -> Document:
         "The same call, explored with each of Inductor's passes on communication. Collectives and bytes are exact, "
         "times are estimates by torch's cost model, without gaps between launches."
     )
-    parts: list[Parts] = [Text(words, "why"), sides_table(sides)]
+    parts: list[Parts] = [Text(words, "why"), sides_table(sides), *map(Text, untimed_words(sides))]
     for side in sides:
-        if side.record is not None:
-            parts += _lanes(side.name, side.record, is_own=side is sides[0])
+        if side.record is not None:  # the kernels of another exploration can't be selected here
+            own = side is sides[0]
+            parts += [schedule_section(each, side.record, side.name, has_links=own) for each in schedules(side.record)]
     return parts
+
+
+def untimed_words(sides: tuple[Side, ...]) -> Iterator[str]:
+    """Why there are no times of a side."""
+    for side in sides:
+        if side.record is None or side.traffic is None or side.traffic.whole is not None:
+            continue
+        untimed = {each.operator for each in side.record.collectives if each.seconds is None}
+        unknown = dict.fromkeys((*sorted(untimed), *(name for each in schedules(side.record) for name in each.unknown)))
+        if unknown:
+            yield f"{side.name} has no times, as torch has no cost model of {', '.join(unknown)}."
 
 
 def sides_table(sides: tuple[Side, ...]) -> Table:
@@ -62,20 +73,5 @@ def _facts(side: Side) -> tuple[str, ...]:
     found = side.traffic
     if found is None:
         return "-", "-", side.problem, "", ""
-    times = (seconds_text(each) if each is not None else "-" for each in (found.seconds, found.exposed, found.whole))
+    times = (duration(each) if each is not None else "-" for each in (found.seconds, found.exposed, found.whole))
     return f"{found.calls}", size_text(found.bytes), *times
-
-
-def _lanes(name: str, record: Record, *, is_own: bool) -> list[Section]:
-    found = []
-    for schedule in schedules(record):
-        data = lanes_data(schedule, record)
-        if not is_own:  # the kernels of another exploration can't be selected here
-            data["spans"] = [[*span[:5], "", span[6]] for span in data["spans"]]
-        chart = Chart("lanes", data, Table((), (), label=f"{name}, {schedule.title}"))
-        drawn = Picture(f"{name}, {schedule.title}: compute and communication", draw_lanes, schedule)
-        parts: tuple[Parts, ...] = (
-            Text(schedule_words(schedule), "line"), Only(("view",), (chart,)), Only(("html",), (drawn,)),
-        )  # fmt: skip
-        found.append(Section(parts, f"{name}: {schedule.title}"))
-    return found
