@@ -157,7 +157,8 @@ def _needs(schedule: Schedule, record: Record) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for span in schedule.spans:
         own = tuple(_nodes_of(calls[span.entity], up))
-        todo, seen, needed = list(own), set(own), set()
+        todo, seen = list(own), set(own)
+        needed: set[str] = set()
         while todo:
             for name in inputs.get(todo.pop(), ()):
                 if name not in seen:
