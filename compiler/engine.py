@@ -36,7 +36,7 @@ from compiler.record.options import OptionError, Options
 from compiler.recorder import Recorder, tensors_device
 from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
-from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds
+from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds, destination
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.async_tp import allow_async_tp
 from compiler.torch_api.collectives import is_simulated
@@ -44,6 +44,7 @@ from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.dtensor import is_dtensor
 from compiler.torch_api.fake_tensors import unset_fake_temporarily
+from compiler.torch_api.flex_attention import attend_as_on_gpu
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pipelines import decide_without_other_stages, pipeline_schedules
 from compiler.torch_api.pytrees import tree_leaves
@@ -137,6 +138,8 @@ class Exploration:
             interpreted = launches.enter_context(InterpretedLaunches(self._builder.problem))
             gpu = self.options.target if is_virtual(self.options.target) else DEFAULT_TARGET
             launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))
+            if destination(self.options, [torch.device("cpu")]).gpu:
+                launches.enter_context(attend_as_on_gpu())
             stack.callback(self._recorder.finish)
             observer = untimed_observer(self._recorder, self._recorder.torch_time)
             self._observation = stack.enter_context(dynamo.observe(observer))

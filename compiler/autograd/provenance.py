@@ -27,6 +27,8 @@ from compiler.record.printed_code import short_name
 from compiler.torch_api import fx
 
 _ARGUMENT = re.compile(r"args\[(\d+)\]")
+_FLEX_BODIES = (0, 0, 1)
+"""The place of each body of FlexAttention's backward among those of its forward: score, its gradient, mask."""
 Key = tuple[str, str, bool]
 Ids = tuple[str, ...]
 
@@ -168,20 +170,36 @@ class Provenance:
             own = [other for other in self.bodies if caller in other.callers]
             for origin in self.found.get(caller, ()):
                 theirs = self.entities[origin].attrs.get("subgraphs", ())
+                if _is_flex_backward(caller) and len(theirs) == len(_FLEX_BODIES) - 1:
+                    theirs = [theirs[place] for place in _FLEX_BODIES]
                 if len(theirs) == len(own):
                     return str(theirs[own.index(body)])
         return ""
 
     def _match_retraced_body(self, body: fx.Body, same: str) -> None:
-        """Match the operations of a subgraph that was traced again, in order and by name."""
+        """Match the operations of a subgraph that was traced again, in order and by name.
+
+        FlexAttention's backward has its score function, and the function with its gradient, without any provenance. The
+        names of operations of the first are those of the second too.
+        """
+        has_no_sources = any(map(_is_flex_backward, body.callers))
+        if has_no_sources and (forward := self._flex_forward(body)) is not None:
+            names = {node.name: self.found[node] for node in forward.module.graph.nodes if node in self.found}
+            self.found |= {node: names[node.name] for node in fx.calls(body.module) if node.name in names}
+            return
         calls = [e for e in self.parent.entities if e.kind == "call" and e.attrs.get("subgraph") == same]
         for node in body.module.graph.nodes:
-            if node.op != "placeholder" and node not in self.found and fx.sources(node):
+            if node.op != "placeholder" and node not in self.found and (has_no_sources or fx.sources(node)):
                 name = short_name(fx.target_name(node))
                 again = next((call for call in calls if short_name(str(call.attrs["target"])) == name), None)
                 if again is not None:
                     calls.remove(again)
                     self.found[node] = (again.id,)
+
+    def _flex_forward(self, body: fx.Body) -> fx.Body | None:
+        """The score function of FlexAttention's backward, if `body` is the function with its gradient."""
+        own = [other for other in self.bodies if other.callers == body.callers]
+        return own[0] if len(own) > 1 and body is own[1] else None
 
     def _rest_of(self, body: fx.Body, same: str) -> None:
         """Give nodes without origins the calls of the same subgraph in `parent`, or else the origins of the caller."""
@@ -202,6 +220,10 @@ class Provenance:
             origins = _unique(origin for other in neighbours for origin in self.found.get(other, ()))
             if origins:
                 self.found[node] = origins
+
+
+def _is_flex_backward(node: Node) -> bool:
+    return fx.target_name(node).endswith("flex_attention_backward")
 
 
 def _unique(origins: Iterable[str]) -> tuple[str, ...]:

@@ -43,6 +43,11 @@ _UNEVALUATED = (
     'torch.compile on this GPU may stop with ValueError ("… is not comparable")'
 )
 
+_FLEX_BACKWARD = (
+    "torch refuses the backward of FlexAttention, and its maxima, for tensors on a CPU: they are traced as for a GPU, "
+    "and values come from its dense formula"
+)
+
 
 class NoInstructionsError(RuntimeError):
     """The target can't compute in a dtype that the graph uses."""
@@ -101,6 +106,8 @@ class Retargeting:
     def trace(self, run: Function, module: GraphModule, inputs: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
         """Trace a graph with the kernels that torch would choose on the GPU."""
         self.source = _source(inputs)
+        if self.source == CPU and "flex_attention" in fx.higher_order_operators(module):
+            self.on_choice("FlexAttention", "traced for the GPU", _FLEX_BACKWARD)
         kernels = {**attention_kernels(self.target, self.on_choice), **autocast_kernels(), **cell_kernels()}
         with python_kernels(kernels), CudaRegions():
             return run(module, inputs, *args, **kwargs)

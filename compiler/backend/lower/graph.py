@@ -15,6 +15,7 @@ from compiler.backend.ir import BackendError, Extern, Program, Step, Strided, le
 from compiler.backend.ir.expr import Const, Expr, Op, operation
 from compiler.backend.ir.index import Symbol
 from compiler.backend.ir.scalar import DTYPES
+from compiler.backend.lower.higher_order import reason_for_call
 from compiler.backend.lower.indexing import INDEXING
 from compiler.backend.lower.library_calls import LIBRARY, LIBRARY_CALLS
 from compiler.backend.lower.pointwise import POINTWISE, element, scalar
@@ -210,8 +211,7 @@ class _Walk:
         rule = RULES.get(name)
         if rule is None:
             subgraphs = [source.name for source in node.all_input_nodes if fx.body_at(self.module, source) is not None]
-            inside = f"PyTorch runs it, and in it {' and '.join(subgraphs)}, where nothing is fused"
-            raise NoRuleError(inside if subgraphs else LIBRARY)
+            raise NoRuleError(reason_for_call(node, name, subgraphs) if subgraphs else LIBRARY)
         args = [self.rule_argument(arg) for arg in node.args]
         named = {key: self.rule_argument(arg) for key, arg in node.kwargs.items()}
         made = {str(meta.device) for meta in leaves(fx.value_of(node)) if isinstance(meta, torch.Tensor)}

@@ -1,0 +1,49 @@
+"""What people compile today: programs of each kind, explored whole, with values and gradients held against a formula.
+
+python -m benchmarks.breadth --flex              FlexAttention: mask and score functions, on both targets
+python -m benchmarks.breadth --triton            users' own Triton kernels
+python -m benchmarks.breadth --flex --only alibi only the programs with this in their name
+
+A section yields a `Row` for each program and setting. A program fails if a stage is missing, or if a value is beyond
+the numerics policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+
+from benchmarks.breadth_row import Row
+
+
+def flex(only: str) -> Iterator[Row]:
+    from benchmarks.breadth_flex import rows
+
+    return rows(only)
+
+
+SECTIONS: dict[str, Callable[[str], Iterator[Row]]] = {"flex": flex}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name in SECTIONS:
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--only", default="", help="a part of the programs' names")
+    asked = parser.parse_args()
+    failed = 0
+    for name, section in SECTIONS.items():
+        if getattr(asked, name):
+            found = []
+            for row in section(asked.only):
+                print(row, flush=True)
+                found.append(row)
+            right = sum(row.is_right for row in found)
+            failed += len(found) - right
+            print(f"{name}: {right} of {len(found)} right")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
