@@ -50,19 +50,10 @@ def graph_collectives(module: GraphModule, artifact: Artifact) -> Iterator[tuple
 
 def _collective(call: CollectiveCall, artifact: Artifact, cause: str, order: int) -> Collective:
     place = f"{artifact.graph} {artifact.half}".strip()
-    return Collective(
+    return call.collective(
         id=f"collective[{place}].{call.name}",
-        kind=call.kind,
         graph=artifact.graph,
         half=artifact.half,
-        operator=call.operator,
-        group=call.group.name,
-        group_size=len(call.group.ranks),
-        reduction=call.reduction,
-        dtype=call.dtype,
-        tensors=call.tensors,
-        input_bytes=call.input_bytes,
-        output_bytes=call.output_bytes,
         wait=f"{artifact.id}.{call.wait}" if call.wait else "",
         entities=(f"{artifact.id}.{call.name}",),
         cause=cause,

@@ -72,14 +72,16 @@ class HookLog:
 
     def note_runs(self, graph: str, call: Function) -> Function:
         """A function that notes when the graph runs, and calls `call`."""
-        if self._watch is None:
+        watch = self._watch
+        if watch is None:
             return call
 
         from compiler.torch_api.hook_collectives import current_unit_module
 
         def run(*args: Any, **kwargs: Any) -> Any:
             self._add(GraphRun(graph, current_unit_module()))
-            return call(*args, **kwargs)
+            with watch.leave_out_redistributions():  # they are in the graph
+                return call(*args, **kwargs)
 
         return run
 
@@ -159,19 +161,10 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
         buckets += call.is_of_ddp and call.kind == "all_reduce"
         name = _name(call, buckets)
         counts[name] += 1
-        yield Collective(
+        yield call.collective(
             id=f"collective[{name}]" if counts[name] == 1 else f"collective[{name} {counts[name]}]",
-            kind=call.kind,
             graph=placed.graph,
             half="backward" if call.in_backward else "forward",
-            operator=call.operator,
-            group=call.group.name,
-            group_size=len(call.group.ranks),
-            reduction=call.reduction,
-            dtype=call.dtype,
-            tensors=call.tensors,
-            input_bytes=call.input_bytes,
-            output_bytes=call.output_bytes,
             lines=_lines(call, book),
             cause=_cause(call, buckets),
             origin="hook",
@@ -182,7 +175,8 @@ def _name(call: HookCall, bucket: int) -> str:
     half = "backward" if call.in_backward else "forward"
     if call.is_of_ddp:
         return f"DDP bucket {bucket} {call.kind}" if call.kind == "all_reduce" else f"DDP {call.kind}"
-    return f"FSDP {call.unit.name or 'root'} {half} {call.kind}" if call.unit else f"hook {half} {call.kind}"
+    where = f"FSDP {call.unit.name or 'root'}" if call.unit else "DTensor" if call.placements else "hook"
+    return f"{where} {half} {call.kind}"
 
 
 def _cause(call: HookCall, bucket: int) -> str:
@@ -191,6 +185,8 @@ def _cause(call: HookCall, bucket: int) -> str:
         return f"DistributedDataParallel reduces the gradients of its bucket {bucket}, the moment they are ready"
     if call.is_of_ddp:
         return "DistributedDataParallel agrees with the other ranks on its buckets"
+    if call.placements:
+        return f"DTensor redistributes {call.placements}, outside of graphs"
     if call.unit is None:
         return "called outside of graphs"
     name = call.unit.name or "the root module"

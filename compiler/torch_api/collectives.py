@@ -7,15 +7,16 @@ async tensor parallelism (`symm_mem`). A wait is a node of its own (`wait_tensor
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from compiler.record import CollectiveKind, Group
+from compiler.record import Collective, CollectiveKind, Group
 from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.torch_api import fx
 
@@ -30,11 +31,10 @@ _INPUTS = ("input", "inputs", "tensor", "tensors", "self", "A_shard", "A", "symm
 _WAIT = "_c10d_functional.wait_tensor"
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCall:
-    """A node that calls a collective. `wait` is the qualified name of the first node that waits for it; "" if none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What a call of a collective sends, and to whom. Bytes are as in `record.Collective`."""
 
-    name: str
     kind: CollectiveKind
     operator: str
     group: Group
@@ -43,6 +43,18 @@ class CollectiveCall:
     tensors: int
     input_bytes: int
     output_bytes: int
+
+    def collective(self, **own: Any) -> Collective:
+        """The collective as a fact of a record; `own` are the fields that are not about the message."""
+        shared = {each.name: getattr(self, each.name) for each in fields(Message) if each.name != "group"}
+        return Collective(**shared, group=self.group.name, group_size=len(self.group.ranks), **own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCall(Message):
+    """A node that calls a collective. `wait` is the qualified name of the first node that waits for it; "" if none."""
+
+    name: str
     wait: str
 
 
@@ -69,38 +81,69 @@ def collective_calls(module: GraphModule) -> Iterator[CollectiveCall]:
 
 
 def _call_of(node: Node, name: str, kind: CollectiveKind, names: dict[Node, str]) -> CollectiveCall:
-    arguments = _arguments(node)
+    given = {key: _values(value) for key, value in _arguments(node.target, node.args, node.kwargs).items()}
+    message = _message(fx.target_name(node), kind, given, fx.value_of(node))
+    shared = {each.name: getattr(message, each.name) for each in fields(Message)}
+    return CollectiveCall(**shared, name=name, wait=next((names[user] for user in _waits(node)), ""))
+
+
+def message_of_call(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Message | None:
+    """What an operator that was called with tensors sends; None if it is no collective."""
+    kind = collective_kind(str(operator))
+    return _message(str(operator), kind, _arguments(operator, args, kwargs), result) if kind is not None else None
+
+
+def _message(operator: str, kind: CollectiveKind, arguments: Mapping[str, Any], result: Any) -> Message:
     group = group_facts(arguments.get("group_name"))
     given = next((arguments[key] for key in _INPUTS if key in arguments), ())
-    inputs = [fx.value_of(source) for source in _nodes(given)]
-    outputs = [value for value in _flat(fx.value_of(node)) if isinstance(value, torch.Tensor)]
-    input_bytes, output_bytes = sum(map(_bytes, inputs)), sum(map(_bytes, outputs))
+    inputs, outputs = ([each for each in _flat(value) if isinstance(each, torch.Tensor)] for value in (given, result))
+    input_bytes, output_bytes = (sum(map(fx.tensor_bytes, tensors)) for tensors in (inputs, outputs))
     if kind == "send":
         output_bytes = 0
     elif kind == "recv":
         input_bytes = 0
-    elif "fused_all_gather" in str(node.target):
+    elif "fused_all_gather" in operator:
         output_bytes = input_bytes * len(group.ranks)
-    elif "reduce_scatter" in str(node.target) and "fused" in str(node.target):
+    elif "reduce_scatter" in operator and "fused" in operator:
         input_bytes = output_bytes * len(group.ranks)
-    wait = next((names[user] for user in _waits(node)), "")
-    dtypes = dict.fromkeys(fx.dtype_name(value.dtype) for value in inputs if isinstance(value, torch.Tensor))
-    return CollectiveCall(
-        name, kind, fx.target_name(node), group, str(arguments.get("reduce_op", "")), ", ".join(dtypes), len(inputs),
-        input_bytes, output_bytes, wait,
-    )  # fmt: skip
+    return Message(
+        kind=kind,
+        operator=operator,
+        group=group,
+        reduction=str(arguments.get("reduce_op", "")),
+        dtype=", ".join(dict.fromkeys(fx.dtype_name(tensor.dtype) for tensor in inputs)),
+        tensors=len(inputs),
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
+    )
 
 
-def _arguments(node: Node) -> dict[str, Any]:
+class OperatorCalls(TorchDispatchMode):
+    """Reports each operator that is called in the block: `report(operator, args, kwargs, result)`."""
+
+    def __init__(self, report: Callable[[Any, Any, Any, Any], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self._report(function, args, kwargs or {}, result)
+        return result
+
+
+def _arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of an operator's call by name."""
-    schema = getattr(node.target, "_schema", None)
+    schema = getattr(operator, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
-    return dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return dict(zip(names, args, strict=False)) | dict(kwargs)
 
 
-def _nodes(value: Any) -> list[Node]:
-    values = value if isinstance(value, list | tuple) else (value,)
-    return [each for each in values if isinstance(each, Node)]
+def _values(value: Any) -> Any:
+    """An argument with the traced values of nodes in their place, but for a node of a process group."""
+    if isinstance(value, list | tuple):
+        return [_values(each) for each in value]
+    traced = fx.value_of(value) if isinstance(value, Node) else value
+    return traced if isinstance(traced, torch.Tensor) or not isinstance(value, Node) else value
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -109,10 +152,6 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(each)
     else:
         yield value
-
-
-def _bytes(value: Any) -> int:
-    return fx.tensor_bytes(value) if isinstance(value, torch.Tensor) else 0
 
 
 def _waits(node: Node) -> Iterator[Node]:

@@ -54,10 +54,10 @@ class Redistributions:
         if "torch.distributed.tensor" not in sys.modules:
             yield
             return
-        from torch.distributed.tensor import _api, _dispatch, _redistribute
+        from torch.distributed.tensor import _dispatch
 
         with ExitStack() as stack:
-            for owner in (_api, _dispatch, _redistribute):
+            for owner in redistribution_callers():
                 change = call_instead(self._redistribute)
                 stack.enter_context(replace_attribute(owner, "redistribute_local_tensor", change))
             change = call_inside(self._operator)
@@ -88,6 +88,13 @@ class Redistributions:
             operator = self._operators[-1] if self._operators else ("", ())
             self._found.setdefault(graph, []).append(Redistribution(nodes, *names, *operator))
         return result
+
+
+def redistribution_callers() -> tuple[Any, ...]:
+    """The modules that call `redistribute_local_tensor`, each by a name of its own."""
+    from torch.distributed.tensor import _api, _dispatch, _redistribute
+
+    return _api, _dispatch, _redistribute
 
 
 def is_dtensor(value: Any) -> bool:

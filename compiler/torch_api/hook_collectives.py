@@ -1,15 +1,16 @@
-"""Observe collectives that Python code calls outside of graphs: the hooks of FSDP and DDP, and the user's own calls.
+"""Observe collectives outside of graphs: those of FSDP's and DDP's hooks, of the user's Python, and of eager DTensors.
 
 Methods of `ProcessGroup` are replaced, because torch skips compiling under a TorchDispatchMode. The collectives of a
-graph don't come through here: their operators call the process group in C++.
+graph don't come through here: their operators call the process group in C++. So do those of
+DTensor, which are seen where it redistributes a tensor in eager code.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,14 +19,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp, _create_work_from_future  # type: ignore[attr-defined]
+from torch._guards import TracingContext
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.parallel import DistributedDataParallel
 
-from compiler.record import CollectiveKind, Group
+from compiler.record import CollectiveKind
 from compiler.record.break_facts import Place
 from compiler.torch_api import fx
-from compiler.torch_api.collectives import group_facts
+from compiler.torch_api.collectives import Message, OperatorCalls, group_facts, message_of_call
+from compiler.torch_api.dtensor import placement_names, redistribution_callers
 from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, unit_of_frames, wrapped_module
-from compiler.torch_api.patching import Function, call_hidden, hide_frame, replace_attribute
+from compiler.torch_api.patching import Function, call_hidden, call_instead, hide_frame, replace_attribute
 
 _BOTH, _OUTPUT_FIRST, _SENT, _RECEIVED, _NONE = "both", "output first", "sent", "received", "none"
 METHODS: dict[str, tuple[CollectiveKind, str]] = {
@@ -62,27 +66,21 @@ _TOP = Path(__file__).parents[2]
 _NOT_USERS = (_TORCH, f"{_TOP}/compiler/", f"{_TOP}/explorer/", "<")
 
 
-@dataclass(frozen=True, slots=True)
-class HookCall:
-    """A collective that Python code calls outside of graphs. Bytes are as in `record.Collective`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookCall(Message):
+    """A collective that Python code calls outside of graphs.
 
     `unit` is set if FSDP calls it. `is_prefetch` is whether FSDP gathers the unit ahead of its turn. `places` are the
     callers outside of torch, innermost first.
     """
 
-    kind: CollectiveKind
-    operator: str
-    group: Group
-    reduction: str
-    dtype: str
-    tensors: int
-    input_bytes: int
-    output_bytes: int
     in_backward: bool
     unit: FsdpUnit | None
     is_prefetch: bool
     is_of_ddp: bool
     places: tuple[Place, ...]
+    placements: str = ""
+    """The change of placements that DTensor calls it for."""
 
 
 @contextmanager
@@ -93,6 +91,10 @@ def watch_collectives(observe: Callable[[HookCall], None]) -> Iterator[HookWatch
         for name in filter(ProcessGroup.__dict__.__contains__, METHODS):
             observed = partial(watch.observe_method, name)
             watch.stack.enter_context(replace_attribute(ProcessGroup, name, observed))
+        if "torch.distributed.tensor" in sys.modules:  # else, no DTensor exists
+            for owner in redistribution_callers():
+                change = call_instead(watch.redistribute)
+                watch.stack.enter_context(replace_attribute(owner, "redistribute_local_tensor", change))
         yield watch
 
 
@@ -104,6 +106,36 @@ class HookWatch:
         self.stack = ExitStack()
         self._reducing: dict[int, _Reducing] = {}
         """The groups that reducers have now, by their id; C++ doesn't keep the Python part of one alive."""
+        self._leaves_out = 0
+
+    @contextmanager
+    def leave_out_redistributions(self) -> Iterator[None]:
+        """Report no redistribution of DTensors in the block."""
+        self._leaves_out += 1
+        try:
+            yield
+        finally:
+            self._leaves_out -= 1
+
+    def redistribute(self, run: Function, tensor: Any, source: Any, target: Any, **options: Any) -> Any:
+        """Redistribute a local tensor, and report the collectives of eager code.
+
+        A backward is left out: where graphs are run by eager code, it can't be told from that of a graph.
+        """
+        is_traced = get_proxy_mode() is not None or TracingContext.try_get() is not None
+        if self._leaves_out or is_traced or torch._C._current_graph_task_id() != -1:
+            return run(tensor, source, target, **options)
+        words = " → ".join(", ".join(placement_names(spec)) for spec in (source, target))
+        places = _user_places(_frames(sys._getframe(1)))
+        with OperatorCalls(lambda *call: self._report_operator(words, places, *call)):
+            return run(tensor, source, target, **options)
+
+    def _report_operator(self, words: str, places: tuple[Place, ...], *call: Any) -> None:
+        message = message_of_call(*call)
+        if message is not None:
+            shared = {each.name: getattr(message, each.name) for each in fields(Message)}
+            self.observe(HookCall(**shared, in_backward=False, unit=None, is_prefetch=False, is_of_ddp=False,
+                                  places=places, placements=words))  # fmt: skip
 
     def observe_method(self, name: str, call: Function) -> Function:
         """The replacement of one method of ProcessGroup."""
@@ -215,8 +247,12 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
         unit=unit_of_frames(of_fsdp),
         is_prefetch=any("prefetch" in each.f_code.co_name for each in of_fsdp),
         is_of_ddp=any(isinstance(each.f_locals.get("self"), _Reducing) for each in frames[:3] if _is_own(each)),
-        places=tuple(_place(each) for each in frames if not each.f_code.co_filename.startswith(_NOT_USERS)),
+        places=_user_places(frames),
     )
+
+
+def _user_places(frames: Iterable[FrameType]) -> tuple[Place, ...]:
+    return tuple(_place(each) for each in frames if not each.f_code.co_filename.startswith(_NOT_USERS))
 
 
 def _place(frame: FrameType) -> Place:
