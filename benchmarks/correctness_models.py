@@ -265,11 +265,15 @@ TRIALS: dict[str, Callable[[bool], Trial]] = {
 }
 
 
+STOCHASTIC_DEPTH = ("DropPath", "StochasticDepth")
+"""Names of timm's and torchvision's modules that drop whole samples of a block."""
+
+
 def trial(name: str, small: bool) -> Trial:
     """A model of this file or of `benchmarks.architectures`, with the same weights and inputs each time, no dropout."""
     torch.manual_seed(0)
     made = TRIALS[name](small) if name in TRIALS else Trial(*built(name), _waves)
     for module in made.model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+        if isinstance(module, nn.Dropout) or type(module).__name__ in STOCHASTIC_DEPTH:
+            vars(module).update({name: 0.0 for name in ("p", "drop_prob") if name in vars(module)})
     return made
