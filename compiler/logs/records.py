@@ -24,6 +24,7 @@ from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, typ
 from compiler.logs.guard_text import telling_reason
 from compiler.logs.links import MAPPINGS, Origins, logged_kernels, logged_pre_grad, origins_by_name, origins_by_trace
 from compiler.logs.output_code import half_of, kernels_of_code
+from compiler.logs.phases import phase_times
 from compiler.logs.sources import LoggedSources
 from compiler.record import (
     NOT_IN_LOGS,
@@ -33,10 +34,10 @@ from compiler.record import (
     Environment,
     Frame,
     GraphHalf,
-    Phase,
     Problem,
     Record,
     Span,
+    Timing,
 )
 from compiler.record.builder import Builder
 from compiler.record.options import Options
@@ -512,26 +513,13 @@ class _Reader:
                 self.builder.decisions.append(decision)
 
     def _phases(self, each: _Compiled) -> None:
-        """Add the times of phases, from the events that torch logs for Chromium's trace viewer."""
-        open_events: list[tuple[str, float]] = []
-        totals: dict[tuple[str, str], tuple[float, int]] = {}
-        for event in each.events_of("chromium_event"):
-            values = read_object(event.payload)
-            name, time, phase = str(values.get("name", "")), values.get("ts"), values.get("ph")
-            if not isinstance(time, int | float):
-                continue
-            if phase == "B":
-                open_events.append((name, time))
-            elif phase == "E" and any(name == known for known, _ in open_events):
-                while open_events[-1][0] != name:
-                    open_events.pop()
-                began = open_events.pop()[1]
-                parent = open_events[-1][0] if open_events else ""
-                if name not in [known for known, _ in open_events]:
-                    seconds, count = totals.get((name, parent), (0.0, 0))
-                    totals[name, parent] = (seconds + max(0.0, time - began) / 1e6, count + 1)
-        for (name, parent), (seconds, count) in totals.items():
-            self.builder.phases.append(Phase(name, seconds, each.graph, parent, count))
+        """Add the times of phases, and those of the stages that they made."""
+        times = phase_times(each.events_of("chromium_event"))
+        self.builder.phases.extend(times.listed(each.graph))
+        own = (made for made in self.builder.artifacts.values() if made.graph.partition(" ")[0] == each.graph)
+        first = {made.stage: made.id for made in reversed([*own])}
+        timed = times.by_stage(first)
+        self.builder.timings.extend(Timing(first[stage], "compile", seconds) for stage, seconds in timed.items())
 
 
 def _returned_bytes(printed: PrintedGraph) -> list[int]:

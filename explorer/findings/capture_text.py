@@ -1,4 +1,4 @@
-"""TorchDynamo's breaks, recompilations and guards as text for a terminal."""
+"""Breaks, recompilations, guards and compile times as text for a terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Final
 from compiler.record import Record
 from explorer.findings.cards import break_texts, recompile_texts
 from explorer.findings.guards import frame_section, guards_by_frame
+from explorer.findings.timing.phases import phases_document
 from explorer.render.text import document_text
 
 
 def fact_text(record: Record, name: str) -> str:
-    """Text of a record's `breaks`, `recompiles` or `guards`. Raises KeyError for another name."""
+    """Text of a record's `breaks`, `recompiles`, `guards` or `phases`. Raises KeyError for another name."""
     return FACTS[name](record)
 
 
@@ -31,8 +32,13 @@ def _guards(record: Record) -> str:
     return document_text(found) or "no guards"
 
 
+def _phases(record: Record) -> str:
+    return document_text(phases_document(record)) or "no compile times"
+
+
 FACTS: Final[dict[str, Callable[[Record], str]]] = {
     "breaks": _breaks,
     "recompiles": _recompiles,
     "guards": _guards,
+    "phases": _phases,
 }

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from compiler.advise.compile_time import PARTS
 from compiler.record import Record
 from compiler.record.measure_facts import Phase
-from explorer.reading.data_frames import table_of
+from compiler.record.plain_text import pluralize
+from explorer.reading.shapes import seconds_text
+from explorer.render.document import Document, Row, Table, Text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHORTEST, _MOST_ROWS = 0.0005, 40
 
 
 def phases(record: Record) -> pd.DataFrame:
     """One row per compile phase, longest own time first; own time excludes the phases inside."""
-    rows = [_row(phase, record) for phase in record.phases]
-    return table_of("phases", sorted(rows, key=lambda row: -row["own_seconds"]))
+    from explorer.reading.data_frames import table_of
+
+    return table_of("phases", _rows(record))
 
 
-def _row(phase: Phase, record: Record) -> dict[str, object]:
+def phases_document(record: Record) -> Document:
+    """The phases that took longest; empty if no phase was timed."""
+    rows = _rows(record)
+    if not rows:
+        return ()
+    shown = [row for row in rows if row["own_seconds"] >= _SHORTEST][:_MOST_ROWS]
+    cells = [_cells(row) for row in shown]
+    whole = sum(row["own_seconds"] for row in rows)
+    left = len(rows) - len(shown)
+    rest = (Text(f"and {pluralize(left, 'shorter phase')}", "muted"),) if left else ()
+    head = ("phase", "what it does", "own time", "with its parts", "times", "inside", "graph")
+    return (Text(f"torch.compile took {seconds_text(whole)}.", "lead"), Table(head, tuple(cells), right=(2, 3, 4)), *rest)
+
+
+def _cells(row: dict[str, Any]) -> Row:
+    own, seconds = seconds_text(row["own_seconds"]), seconds_text(row["seconds"])
+    return Row(
+        (row["name"], row["part"] or "", own, seconds, str(row["count"]), row["parent"] or "", row["graph"] or "")
+    )
+
+
+def _rows(record: Record) -> list[dict[str, Any]]:
+    return sorted((_row(phase, record) for phase in record.phases), key=lambda row: -row["own_seconds"])
+
+
+def _row(phase: Phase, record: Record) -> dict[str, Any]:
     return {
         "name": phase.name,
         "part": PARTS.get(phase.name),
