@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch.distributed as dist
 from torch.fx import GraphModule
 
+from compiler.distributed.graph_collectives import STAGES_WITH_COLLECTIVES, GraphCollectives
 from compiler.distributed.group import SimulatedGroup
-from compiler.record import Artifact, Collective, Entity, GraphHalf, Group, Place, Span
+from compiler.record import Artifact, Collective, Group, Place
 from compiler.record.builder import Builder
 from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.targets import known_target
@@ -65,37 +66,27 @@ class CollectiveLog:
     """Collects the collectives of all graphs; later stages of a graph replace earlier ones."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[GraphHalf, list[Collective]]] = {}
-        self._groups: dict[str, Group] = {}
+        self._found = GraphCollectives()
 
     def add_graph(self, module: GraphModule, artifact: Artifact) -> None:
         """Read a graph: as captured, one half by AOTAutograd, or one half after Inductor's passes."""
-        if artifact.stage not in _STAGES or not is_initialized():
-            return
-        found = list(graph_collectives(module, artifact))
-        halves = self._found.setdefault(artifact.graph, {})
-        if artifact.half:
-            halves.pop("", None)
-        halves[artifact.half] = [collective for collective, _ in found]
-        self._groups |= {group.name: group for _, group in found}
+        if artifact.stage in STAGES_WITH_COLLECTIVES and is_initialized():
+            self._found.add(artifact, list(graph_collectives(module, artifact)))
 
     def copy_graph(self, graph: str, found: Sequence[Collective]) -> None:
         """Take the collectives of a graph that another rank has compiled; their groups are this rank's."""
-        halves = self._found[graph] = {}
+        halves = self._found.by_graph[graph] = {}
         for each in found:
             halves.setdefault(each.half, []).append(each)
-            self._groups[each.group] = group_facts(each.group)
+            self._found.groups[each.group] = group_facts(each.group)
 
     def finish(self, builder: Builder) -> None:
         """Add the rank's place, and collectives and groups, to the record. The process group must still exist."""
         builder.place = builder.place or place_of_process()
         if is_simulated():
             builder.origin = "simulated"
-        found = [each for halves in self._found.values() for calls in halves.values() for each in calls]
-        builder.groups |= self._groups
-        if found:
-            links = _Links(builder.artifacts.values())
-            builder.collectives.extend(map(links.link, in_order_of_execution(found)))
+        builder.groups |= self._found.groups
+        builder.collectives.extend(self._found.linked(builder.artifacts.values()))
 
 
 def add_estimates(builder: Builder) -> None:
@@ -118,64 +109,3 @@ def with_estimate(found: Collective, group: Group | None, place: Place | None, t
         found.kind, found.bytes, group_size=len(group.ranks), ranks_on_node=on_node, capability=gpu.capability
     )
     return found if time is None else replace(found, seconds=time.seconds, algorithm=time.algorithm)
-
-
-class _Links:
-    """Finds the user's lines that a call in a graph comes from, and the call in the generated code."""
-
-    def __init__(self, artifacts: Iterable[Artifact]) -> None:
-        self._up: dict[str, tuple[str, ...]] = {}
-        self._lines: dict[str, Span] = {}
-        self._code: dict[str, list[str]] = {}
-        for artifact in artifacts:
-            for entity in artifact.entities:
-                self._up[entity.id] = entity.origins
-                if artifact.stage == "source" and "line" in entity.attrs:
-                    self._lines[entity.id] = _span(entity, installed=bool(artifact.attrs.get("installed")))
-                elif artifact.stage == "kernels" and entity.kind == "extern":
-                    for node in self._nodes_of(entity):
-                        self._code.setdefault(node, []).append(entity.id)
-
-    def _nodes_of(self, entity: Entity) -> Iterator[str]:
-        """The nodes of the last graph that a call of the generated code comes from, through the loops."""
-        for loops in entity.origins:
-            for unfused in self._up.get(loops, ()):
-                yield from self._up.get(unfused, ())
-
-    def link(self, found: Collective) -> Collective:
-        """Add the calls in the generated code, and the lines."""
-        code = [call for node in found.entities for call in self._code.get(node, ())]
-        entities = tuple(dict.fromkeys((*found.entities, *code)))
-        return replace(found, entities=entities, lines=self._lines_of(found.entities[0]))
-
-    def _lines_of(self, node: str) -> tuple[Span, ...]:
-        """Lines of the first node that was traced from lines, innermost first; of installed code only if alone."""
-        todo, seen = [node], {node}
-        while todo:
-            origins = self._up.get(todo.pop(0), ())
-            lines = [self._lines[origin] for origin in reversed(origins) if origin in self._lines]
-            if lines:
-                return tuple(line for line in lines if not line.installed) or tuple(lines)
-            fresh = [origin for origin in origins if origin not in seen]
-            seen.update(fresh)
-            todo += fresh
-        return ()
-
-
-def _span(entity: Entity, *, installed: bool) -> Span:
-    attrs = entity.attrs
-    return Span(attrs["file"], attrs["line"], attrs["line"], code=attrs.get("code", ""), installed=installed)
-
-
-_STAGES = ("captured", "forward", "backward", "inference", "post_grad")
-
-
-def in_order_of_execution(found: Sequence[Collective]) -> list[Collective]:
-    """Number collectives over all graphs: forwards in the order of their capture, then backwards in the reverse."""
-    graphs = list(dict.fromkeys(each.graph for each in found))
-
-    def key(each: Collective) -> tuple[bool, int, int]:
-        number, is_backward = graphs.index(each.graph), each.half == "backward"
-        return is_backward, -number if is_backward else number, each.order
-
-    return [replace(each, order=order) for order, each in enumerate(sorted(found, key=key))]

@@ -80,7 +80,7 @@ _TARGET = re.compile(r"(?:aten|prims|torch)\.(\w+)(?:\.\w+)?\(")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\()")
 _TENSOR = re.compile(r'(\w+)(?:\[([^\]]*)\])(?:\[[^\]]*\])?')  # fmt: skip
 _BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "b8": 1, "c64": 8}
-_OF_TORCH = re.compile(r"(?:^|/)torch/(?:distributed|_\w+|nn|ops)/")
+OF_TORCH = re.compile(r"(?:^|/)torch/(?:distributed|_\w+|nn|ops)/")
 _LINES_SEARCHED = 20
 _COLLECTIVE = re.compile(
     r"torch\.ops\._c10d_functional\.(?P<name>(?!wait_tensor)\w+?)_?(?:\.default|\.\w+)?\((?P<arguments>[^)]*)\)"
@@ -503,28 +503,37 @@ def _users_place(lines: Sequence[Line], number: int, name: str, compiled: Compil
     It lies between the lines of the operations before and after it. The source file, if it is here and unchanged, shows
     which line it is.
     """
-    if not _OF_TORCH.search(lines[number].place.file):
+    if not OF_TORCH.search(lines[number].place.file):
         return lines[number].place
     users = [
         (place, line.place)
         for place, line in enumerate(lines)
-        if line.place.line and not _OF_TORCH.search(line.place.file)
+        if line.place.line and not OF_TORCH.search(line.place.file)
     ]
     before = next((place for at, place in reversed(users) if at < number), compiled.place)
     first = next((at for at, place in reversed(users) if at < number), -1)
     last, after = next(
         ((at, place) for at, place in users if at > number and place.file == before.file), (len(lines), None)
     )
-    until = after.line if after is not None and after.line >= before.line else before.line + _LINES_SEARCHED
-    source = _source(before)
-    word = name.removesuffix("_coalesced").partition("_into_tensor")[0].removesuffix("_tensor")
-    calls = [line for line in range(before.line, min(until, len(source)) + 1) if word in source[line - 1]]
+    word = word_of_collective(name)
     same = [
         at for at in range(first + 1, last) if (found := _COLLECTIVE.search(lines[at].text)) and word in found["name"]
     ]
+    return calling_place(before, after, word, len(same) - same.index(number))
+
+
+def word_of_collective(name: str) -> str:
+    """The part of an operator's name that the function has, too, by which users call it: `all_gather`."""
+    return name.removesuffix("_coalesced").partition("_into_tensor")[0].removesuffix("_tensor")
+
+
+def calling_place(before: Place, after: Place | None, word: str, from_end: int) -> Place:
+    """The line between two lines of the user that calls a function with this word: the last one, or one before it."""
+    until = after.line if after is not None and after.line >= before.line else before.line + _LINES_SEARCHED
+    source = _source(before)
+    calls = [line for line in range(before.line, min(until, len(source)) + 1) if word in source[line - 1]]
     if not calls:
         return before
-    from_end = len(same) - same.index(number)
     line = calls[max(0, len(calls) - from_end)]
     return Place(before.file, line, before.function, source[line - 1].strip())
 

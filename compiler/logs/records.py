@@ -18,6 +18,7 @@ from compiler.logs.capture import (
     symbols_of,
     with_followers,
 )
+from compiler.logs.collectives import collectives_of
 from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, LogProblem, read_object
 from compiler.logs.exports import FAILED, ExportIds, ends_export, graph_of_program, is_of_export
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
@@ -228,6 +229,10 @@ class _Reader:
                     builder.frames[name] = replace(resuming, resumes=found.id, caller=found.frame)
         for artifact in self.book.artifacts():
             builder.add(artifact)
+        builder.collectives, groups = collectives_of(
+            builder.artifacts.values(), builder.symbols, {self.book.name(file): file for file in self.book.lines}
+        )
+        builder.groups = {group.name: group for group in groups}
         self._say_what_is_absent()
 
     def _say_what_is_absent(self) -> None:

@@ -17,18 +17,10 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from compiler.record import Collective, CollectiveKind, Group
-from compiler.record.distributed_facts import GPUS_A_NODE
+from compiler.record.distributed_facts import GPUS_A_NODE, collective_kind, is_wait
 from compiler.torch_api import fx
 
-_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
-_KINDS: tuple[tuple[str, CollectiveKind], ...] = (
-    ("reduce_scatter", "reduce_scatter"), ("all_gather", "all_gather"), ("all_reduce", "all_reduce"),
-    ("all_to_all", "all_to_all"), ("alltoall", "all_to_all"), ("broadcast", "broadcast"), ("isend", "send"),
-    ("irecv", "recv"), ("batch_p2p", "point_to_point"),
-)  # fmt: skip
-"""Part of an operator's name -> its kind; the first that fits."""
 _INPUTS = ("input", "inputs", "tensor", "tensors", "self", "A_shard", "A", "symm_buffer")
-_WAIT = "_c10d_functional.wait_tensor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +48,6 @@ class CollectiveCall(Message):
 
     name: str
     wait: str
-
-
-def is_wait(target: str) -> bool:
-    """Whether the operator with this name waits for a collective."""
-    return target.startswith(_WAIT)
-
-
-def collective_kind(target: str) -> CollectiveKind | None:
-    """The kind of collective that an operator calls (`_c10d_functional.all_reduce.default`); None for others."""
-    namespace, _, name = target.partition(".")
-    if namespace not in _NAMESPACES or name.startswith("wait_tensor"):
-        return None
-    return next((kind for part, kind in _KINDS if part in name), None)
 
 
 def collective_calls(module: GraphModule) -> Iterator[CollectiveCall]:

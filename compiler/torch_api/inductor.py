@@ -40,9 +40,9 @@ from torch._inductor.scheduler import (
 from torch._inductor.virtualized import V
 
 from compiler.record import Decision, GraphHalf, Merge
+from compiler.record.distributed_facts import collective_kind
 from compiler.torch_api.buffers import Buffer, buffers
 from compiler.torch_api.builds import failed_builds_forgotten, without_preparations
-from compiler.torch_api.collectives import collective_kind
 from compiler.torch_api.cudagraphs import CudaGraphs
 from compiler.torch_api.dynamo import is_restart
 from compiler.torch_api.fx import dtype_name, target_name

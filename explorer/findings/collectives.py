@@ -97,6 +97,8 @@ def basis_words(record: Record, found: Sequence[Schedule]) -> str:
         'Bytes are exact. "In" is what this rank passes to the collective, "out" what it gets back; a message is the '
         "larger of both."
     )
+    if record.origin == "log":
+        return f"{exact} A log has no times, and no collectives of hooks, such as those of DDP and FSDP."
     gpu = known_target(record.target)
     if all(each.seconds is None for each in record.collectives):
         why = "torch's cost model knows NVIDIA GPUs" if gpu is None or gpu.vendor != "nvidia" else "torch has no model"

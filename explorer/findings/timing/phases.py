@@ -35,7 +35,11 @@ def phases_document(record: Record) -> Document:
     left = len(rows) - len(shown)
     rest = (Text(f"and {pluralize(left, 'shorter phase')}", "muted"),) if left else ()
     head = ("phase", "what it does", "own time", "with its parts", "times", "inside", "graph")
-    return (Text(f"torch.compile took {seconds_text(whole)}.", "lead"), Table(head, tuple(cells), right=(2, 3, 4)), *rest)
+    return (
+        Text(f"torch.compile took {seconds_text(whole)}.", "lead"),
+        Table(head, tuple(cells), right=(2, 3, 4)),
+        *rest,
+    )
 
 
 def _cells(row: dict[str, Any]) -> Row:

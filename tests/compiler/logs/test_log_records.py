@@ -15,6 +15,7 @@ from compiler.logs.graph_text import PrintedNode, parse_graph, type_attrs
 from compiler.logs.job import Job
 from compiler.logs.links import origins_by_name, origins_by_trace
 from compiler.logs.output_code import allocations, may_compute
+from compiler.logs.phases import phase_times
 from compiler.logs.records import record_of
 from compiler.record import Record
 
@@ -158,6 +159,33 @@ def test_calls_and_kernels_of_a_gpu_job_are_linked(record: Record) -> None:
     assert {kernel.id for kernel in record.kernels if kernel.language == "triton"} <= reached
     assert {"ir", "fused_ir", "autograd", "timing"} <= {problem.stage for problem in record.problems}
     assert Record.from_json(record.to_json()) == record
+
+
+def test_collectives_of_a_log_have_bytes_and_lines(record: Record) -> None:
+    found = [(each.kind, each.group, each.group_size, each.reduction, each.output_bytes) for each in record.collectives]
+    assert found == [("all_reduce", "0", 2, "sum", 16384), ("all_gather", "0", 2, "", 32768)]
+    assert [each.lines[0].line for each in record.collectives] == [21, 22]
+    assert record.collectives[0].entities == (
+        "post_grad[0/0 inference].all_reduce", "kernels[0/0 inference].call_L176",
+    )  # fmt: skip
+    assert record.collectives[0].wait == "post_grad[0/0 inference].wait_tensor"
+
+
+def test_times_of_phases_are_those_of_stages() -> None:
+    head = "V0102 03:04:05.500000 7 torch/_dynamo/utils.py:12] "
+    spans = [("dynamo", 0, "B"), ("compile_attempt_0", 1, "B"), ("create_aot_dispatcher_function", 2, "B"),
+             ("inductor_compile", 3, "B"), ("inductor_compile", 7, "E"), ("create_aot_dispatcher_function", 8, "E"),
+             ("dynamo", 10, "E")]  # fmt: skip
+    events = "".join(
+        f'{head}{{"chromium_event": {{}}, "frame_id": 0, "frame_compile_id": 0, "has_payload": ""}}\n'
+        f'\t{{"name": "{name}", "ts": {at * 1e6}, "ph": "{kind}"}}\n'
+        for name, at, kind in spans
+    )
+    times = phase_times(Log(("a.log",), (events.encode(),)).events_of("chromium_event"))
+    assert {phase.name: phase.seconds for phase in times.listed("0/0")} == {
+        "inductor_compile": 4, "create_aot_dispatcher_function": 6, "dynamo": 10,
+    }  # fmt: skip
+    assert times.by_stage(("captured", "joint", "kernels")) == {"kernels": 4, "joint": 2, "captured": 4}
 
 
 def test_ddp_buckets_of_other_backends_have_their_own_graphs() -> None:
