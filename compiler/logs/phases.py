@@ -83,7 +83,8 @@ def phase_times(events: Iterable[Event]) -> PhaseTimes:
             stage = _STAGE_OF_PHASE.get(name) or (open_phases[-1].stage if open_phases else "captured")
             open_phases.append(_Open(name, time, stage))
         elif kind == "E" and any(each.name == name for each in open_phases):
-            while open_phases[-1].name != name:
-                open_phases.pop()
+            while open_phases[-1].name != name:  # the log lacks its end
+                lost = open_phases.pop()
+                open_phases[-1].inside += lost.inside
             times.close(open_phases.pop(), open_phases, time)
     return times
