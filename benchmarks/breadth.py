@@ -23,7 +23,13 @@ def flex(only: str) -> Iterator[Row]:
     return rows(only)
 
 
-SECTIONS: dict[str, Callable[[str], Iterator[Row]]] = {"flex": flex}
+def triton(only: str) -> Iterator[Row]:
+    from benchmarks.breadth_triton import rows
+
+    return rows(only)
+
+
+SECTIONS: dict[str, Callable[[str], Iterator[Row]]] = {"flex": flex, "triton": triton}
 
 
 def main() -> int:

@@ -34,6 +34,7 @@ from compiler.inductor.ir import fx_origins, ir_artifact, lowered_origins, part_
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.inductor.memory import GraphMemory, HalfMemory, wrapper_places
+from compiler.inductor.user_kernels import user_kernel_decisions
 from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, GraphHalf, Merge, Problem, stage_rank
 from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot import Replaceable, aot_facts
@@ -45,6 +46,7 @@ from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind, LoopStage
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.memory_lines import MemoryFacts
 from compiler.torch_api.partitioning import Halves
+from compiler.torch_api.user_triton import Written, can_fuse_epilogues, written_arguments
 
 if TYPE_CHECKING:
     from compiler.recorder import Recorder
@@ -90,6 +92,7 @@ class GraphRecorder:
         self.in_use = GraphMemory(frame)
         self.outputs: dict[str, tuple[str, ...]] = {}
         self.homes: dict[str, dict[int, str]] = {}
+        self.written: Written = {}
         self.redistributions = Redistributions()
 
     def run_backend(self, run: Compiled) -> Compiled | None:
@@ -165,7 +168,11 @@ class GraphRecorder:
         self._graph(stage, half, module, origins, title, seconds, self._roles(half, module) if stage == half else {})
         if stage == half:
             self.outputs[half] = fx.output_names(module)
+            self.written.update(written_arguments(module))
         if stage == "post_grad" and half:
+            where = self._id("post_grad", half)
+            told = user_kernel_decisions(module, self.written, where, self.frame, may_fuse=can_fuse_epilogues())
+            self.builder.decisions.extend(told)
             self.kept.keep_graph(half, bare(module), input_layouts(module))
         elif stage != "pre_grad":
             self.kept.stage(stage, module)
@@ -235,7 +242,7 @@ class GraphRecorder:
 
     def on_kernel(self, kind: Kind, facts: KernelFacts, branch: str) -> None:
         origins = fx_origins(self.latest.get(f"post_grad {kind}"))
-        self.definitions.setdefault(kind, []).append(definition(facts, origins))
+        self.definitions.setdefault(kind, []).append(definition(facts, origins, self.book.line))
         if not branch and facts.category != "user":
             self.kept.keep_kernel(kind, facts.name, facts.nodes)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from torch.fx import Graph, GraphModule, Node
 
-from compiler.record import Artifact
+from compiler.record import Artifact, Entity
 from compiler.record.printed_code import short_name
 from compiler.torch_api import fx
 
@@ -103,14 +103,17 @@ class Provenance:
         return next(((origin,) for origin in known if origin not in called), ())
 
     def _written_in_place(self) -> None:
-        """Match mutating operators to the auto_functionalized nodes that Inductor took them out of, in order."""
-        wrapped: dict[str, list[str]] = {}
+        """Match mutating operators to the functional nodes that Inductor took them out of: by line, in order."""
+        wrapped: dict[str, list[Entity]] = {}
         for entity in self.parent.entities:
             if operator := entity.attrs.get("operator"):
-                wrapped.setdefault(str(operator), []).append(entity.id)
+                wrapped.setdefault(str(operator), []).append(entity)
         for node in self.nodes:
-            if node not in self.found and (ids := wrapped.get(fx.target_name(node))):
-                self.found[node] = (ids.pop(0),)
+            if node not in self.found and (left := wrapped.get(fx.target_name(node))):
+                line = next((frame.line for frame in reversed(fx.source_frames(node))), None)
+                same = next((entity for entity in left if entity.attrs.get("line") == line), left[0])
+                left.remove(same)
+                self.found[node] = (same.id,)
 
     def _is_inside(self, node: Node) -> bool:
         return bool(self.paths[node.graph])

@@ -53,9 +53,17 @@ class _Statement:
     origins: Ids
 
 
-def definition(facts: KernelFacts, ids: Callable[[FxOrigins], Ids]) -> Definition:
-    """A kernel's definition from observed facts, with the ids of the FX nodes."""
+def definition(
+    facts: KernelFacts, ids: Callable[[FxOrigins], Ids], line: Callable[[str, int], str] | None = None
+) -> Definition:
+    """A kernel's definition from observed facts, with the ids of the FX nodes.
+
+    `line` returns the id of a source line, for a user's kernel: each of its lines comes from the one that it copies.
+    """
     lines = {key: ids(origins) for key, origins in facts.lines.lines.items()}
+    for file, number, text in facts.source:
+        if line is not None and not _PUNCTUATION.fullmatch(text):
+            lines[line_key(text)] = _union((lines.get(line_key(text), ids(facts.whole)), (line(file, number),)))
     names = {name: ids(origins) for name, origins in facts.lines.names.items()}
     rows = tuple((row, ids(origins)) for row, origins in facts.lines.rows)
     return Definition(facts.name, facts.nodes, facts.category, lines, names, ids(facts.whole), rows)

@@ -295,9 +295,11 @@ def target_name(node: Node) -> str:
 
 
 def functionalized_operator(node: Node) -> str:
-    """The mutating custom operator that AOTAutograd wrapped in an auto_functionalized node; "" for other nodes."""
-    is_wrapper = target_name(node).startswith("torch.ops.higher_order.auto_functionalized")
-    return str(node.args[0]) if is_wrapper else ""
+    """The mutating operator that AOTAutograd wrapped in a functional node, which copies what it writes; else ""."""
+    name = target_name(node)
+    if name.endswith("higher_order.triton_kernel_wrapper_functional"):
+        return name.replace("_functional", "_mutation")
+    return str(node.args[0]) if name.startswith("torch.ops.higher_order.auto_functionalized") else ""
 
 
 def is_backward(node: Node) -> bool:

@@ -54,7 +54,7 @@ from compiler.torch_api.moving import moved_from_meta
 from compiler.torch_api.partitioning import Halves, observe_partition
 from compiler.torch_api.patching import Function, Wrapper, call_after, call_before, call_instead, replace_attributes
 from compiler.torch_api.released import empty_method_caches
-from compiler.torch_api.user_triton import check_device, is_launch
+from compiler.torch_api.user_triton import SourceLine, check_device, is_launch, source_lines
 
 Kind = Literal["forward", "backward", "inference"]
 LoopStage = Literal["ir", "fused_ir"]
@@ -102,7 +102,7 @@ class KernelFacts:
     """One Inductor kernel: its scheduler nodes, its category, and the FX origins of its lines.
 
     `category` is "template", "reduction", "pointwise", "other", or "user" for a user's Triton kernel.
-    `whole` are the origins of template lines without an entry in `lines`.
+    `whole` are the origins of template lines without an entry in `lines`. `source` are the lines of a user's kernel.
     """
 
     name: str
@@ -110,6 +110,7 @@ class KernelFacts:
     category: str
     lines: KernelLines
     whole: FxOrigins
+    source: tuple[SourceLine, ...] = ()
 
 
 class InductorObserver(Protocol):
@@ -393,7 +394,8 @@ class _Session:
             check_device(kernel, operation.get_device())
         found = define(wrapper, kernel, *args, **kwargs)
         whole = self.lines.origins([node for node in operation.get_origins() if is_launch(node)])
-        self.report_kernel(KernelFacts(found[0], (operation.get_operation_name(),), "user", KernelLines(), whole))
+        name, source = operation.get_operation_name(), tuple(source_lines(kernel))
+        self.report_kernel(KernelFacts(found[0], (name,), "user", KernelLines(), whole, source))
         return found
 
     def observe_code(self, result: Any, lowering: GraphLowering) -> None:

@@ -7,6 +7,7 @@ GPU, and replaces the launch itself.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from typing import Any, cast
 
 import torch
 import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
 import torch.utils._triton as triton_probes
 from torch._higher_order_ops.triton_kernel_wrap import (
     kernel_side_table,
     triton_kernel_wrapper_functional,
     triton_kernel_wrapper_mutation,
 )
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from compiler.torch_api.patching import Function, call_instead, replace_attribute
 
@@ -48,9 +50,7 @@ def launch_of(node: Node) -> Launch | None:
     facts: dict[str, Any] = dict(node.kwargs)
     grid, arguments = facts.pop("grid"), facts.pop("kwargs")
     written = tuple(name for name in arguments if name in facts["tensors_to_clone"])
-    kernel: Any = kernel_side_table.get_kernel(facts["kernel_idx"])
-    while not hasattr(kernel, "__name__"):  # an autotuner around it
-        kernel = kernel.fn
+    kernel = _function_of(facts["kernel_idx"])
 
     def launch(grid: Any, *values: Any) -> tuple[Any, ...]:
         if not torch.cuda.is_available() and any(isinstance(value, torch.Tensor) for value in values):
@@ -62,6 +62,50 @@ def launch_of(node: Node) -> Launch | None:
         return tuple(changed[name] for name in written)
 
     return Launch(f"triton.{kernel.__name__}", launch, grid, [*arguments.values()], written)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLaunch:
+    """A launch in a post-grad graph: its number among all launches of the process, and its tensor arguments by name."""
+
+    node: Node
+    name: str
+    number: int
+    arguments: Mapping[str, Node]
+
+
+def launches(module: GraphModule) -> Iterator[GraphLaunch]:
+    """The launches of users' Triton kernels in a post-grad graph, in order."""
+    for node in module.graph.find_nodes(op="call_function", target=triton_kernel_wrapper_mutation):
+        facts: Any = node.kwargs
+        yield GraphLaunch(node, _function_of(facts["kernel_idx"]).__name__, facts["constant_args_idx"], facts["kwargs"])
+
+
+Written = dict[int, dict[str, str]]
+"""The arguments that each launch of a graph writes, by the launch's number: name -> node."""
+
+
+def written_arguments(module: GraphModule) -> Written:
+    """The arguments that the launches of AOTAutograd's graph write."""
+    found: Any = module.graph.find_nodes(op="call_function", target=triton_kernel_wrapper_functional)
+    each = [node.kwargs for node in found]
+    return {
+        facts["constant_args_idx"]: {name: facts["kwargs"][name].name for name in facts["tensors_to_clone"]}
+        for facts in each
+    }
+
+
+def can_fuse_epilogues() -> bool:
+    """Whether this torch has a setting that fuses what follows a user's kernel, and the setting is off."""
+    return not getattr(inductor_config, "epilogue_fusion_user_defined_triton_kernel", True)
+
+
+def _function_of(kernel_index: int) -> Any:
+    """A kernel's function, without an autotuner or heuristics around it."""
+    kernel: Any = kernel_side_table.get_kernel(kernel_index)
+    while not hasattr(kernel, "__name__"):
+        kernel = kernel.fn
+    return kernel
 
 
 def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
@@ -93,6 +137,26 @@ class PlainLaunch:
 def is_launch(node: Node) -> bool:
     """Whether a post-grad node launches a user's Triton kernel."""
     return node.target is triton_kernel_wrapper_mutation
+
+
+SourceLine = tuple[str, int, str]
+"""A line of a user's kernel: file, line number, text."""
+
+
+def source_lines(kernel: Any) -> Iterator[SourceLine]:
+    """The lines of a user's kernel, and of the `@triton.jit` functions that it calls, where the user wrote them."""
+    pending, seen = [kernel], set()
+    while pending:
+        function: Any = pending.pop()
+        while not inspect.isfunction(function):  # JITFunction, and autotuners and heuristics around it
+            function = function.fn
+        if function in seen:
+            continue
+        seen.add(function)
+        rows, first = inspect.getsourcelines(function)
+        yield from ((function.__code__.co_filename, number, row.strip()) for number, row in enumerate(rows, first))
+        called = (function.__globals__.get(name) for name in function.__code__.co_names)
+        pending += [each for each in called if type(each).__name__ == "JITFunction"]
 
 
 def check_device(kernel: Any, device: torch.device | None) -> None:

@@ -254,6 +254,9 @@ class _Walk:
     def user_kernel(self, node: Node, launch: Launch, meta: Mapping[str, torch.Tensor]) -> Mapping[str, Tensor]:
         """Add a launch of a user's Triton kernel. Returns the new value of each argument that the kernel writes."""
         made = {name: self.low.whole(f"{node.name}_{name}", meta[name]) for name in launch.written}
+        copies = " and ".join(launch.written)
+        why = f"{launch.name}: the user's kernel is launched as it is, and nothing is fused with it"
+        self.ctx.decide((node.name,), "extern", f"{why}; it writes into a copy of {copies}" if copies else why)
         args = self.argument([launch.grid, *launch.arguments])
         self.low.call(launch.name, launch.function, args, tuple(value.buffer for value in made.values()))
         return made

@@ -90,9 +90,13 @@ def test_user_kernels_are_captured_without_a_gpu(
     source = artifacts[kernel.artifact].text.split("\n")[first - 1 : last]
     assert "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)" in source
     (line,) = [entity for entity in artifacts[kernel.artifact].entities if entity.label.startswith("added = ")]
-    origins = {entity.id: entity for entity in artifacts["post_grad[0/0 inference]"].entities}
-    file = str(origins[line.origins[0]].attrs["file"])
-    assert file.endswith("test_user_triton_kernels.py")
+    origins = {entity.id: entity for artifact in found.record.artifacts for entity in artifact.entities}
+    call, own = (origins[origin] for origin in line.origins)
+    assert str(call.attrs["file"]).endswith("test_user_triton_kernels.py")
+    assert own.label == "added = tl.load(x_ptr + at, mask=inside) + twice(tl.load(y_ptr + at, mask=inside))"
+    (told,) = [decision for decision in found.record.decisions if decision.pass_name == "user's Triton kernel"]
+    assert told.verdict == "in place"
+    assert "add_kernel writes out_ptr, in place in empty; what reads it (sin) is not fused with it" in told.why
     assert ".entry add_kernel(" in artifacts["ptx[0/0 inference add_kernel_0]"].text
 
 
