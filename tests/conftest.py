@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.brief_measurements import brief_measurements
+from tests.forked_python import forked_python
 
 PRIVATE_FOLDERS = (
     "IPYTHONDIR",
@@ -116,6 +117,13 @@ def measure_briefly() -> Iterator[None]:
             for owner, name, value in brief_measurements():
                 patch.setattr(owner, name, value)
         yield
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[Path]:
+    """A `python`, and beside it `tcompile`, whose programs start with torch and tcompile imported."""
+    with tempfile.TemporaryDirectory(prefix="tcompile-python-") as folder, forked_python(Path(folder)) as program:
+        yield program
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

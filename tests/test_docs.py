@@ -7,9 +7,7 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,33 +33,15 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
 FILE = re.compile(r"# (\w+\.py)\n")
 MAKES_ITS_OWN = ("git", "make", "pip")
 """Programs of shell blocks that install things or run every test: these lines are not run."""
-RUN_PAGES = """
-import json, os, sys
-import matplotlib
-matplotlib.use("agg")
+RUN_CELLS = """
+import json, sys
 from IPython.core.interactiveshell import InteractiveShell
-import explorer
-from tests.brief_measurements import measure_briefly
 
-measure_briefly()
-for line in sys.stdin:
-    page = json.loads(line)
-    process = os.fork()
-    if not process:
-        os.chdir(page["folder"])
-        output = os.open(page["output"], os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        shell = InteractiveShell.instance()
-        for cell in page["cells"]:
-            if not shell.run_cell(cell).success:
-                sys.exit(f"in the block:\\n{cell}")
-        sys.exit()
-    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+shell = InteractiveShell.instance()
+for cell in json.load(sys.stdin):
+    if not shell.run_cell(cell).success:
+        sys.exit(f"in the block:\\n{cell}")
 """
-"""Runs the cells of each page in a fork of one process that has imported torch, which takes seconds."""
-
-RunCells = Callable[[Path, list[str]], None]
 
 
 @dataclass(frozen=True)
@@ -96,34 +76,19 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def environment() -> dict[str, str]:
-    paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    return {**os.environ, "PATH": paths, "PYTHONPATH": str(ROOT)}
-
-
-@pytest.fixture(scope="module")
-def run_cells() -> Iterator[RunCells]:
-    """`run_cells(folder, cells)`: run cells in one session, in a folder."""
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN_PAGES], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        given, told = process.stdin, process.stdout
-        assert given is not None
-        assert told is not None
-
-        def run(folder: Path, cells: list[str]) -> None:
-            output = folder / "output.txt"
-            given.write(json.dumps({"folder": str(folder), "output": str(output), "cells": cells}) + "\n")
-            given.flush()
-            assert told.readline() == "0\n", output.read_text()[-6000:]
-
-        yield run
-        given.close()
+def run(folder: Path, python: Path, command: list[str], given: str = "") -> None:
+    """Run a command in a folder, with `python` and `tcompile` from the folder of that one."""
+    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, input=given, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command[-1]}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
 @pytest.mark.needs("dot", "g++")
 @pytest.mark.parametrize("page", with_code(), ids=name_of)
-def test_code_blocks_run(page: Path, tmp_path: Path, run_cells: RunCells) -> None:
+def test_code_blocks_run(page: Path, tmp_path: Path, python: Path) -> None:
     """Python blocks run as cells of one session, shell blocks after them; blocks that are files are written first."""
     found = [block for block in blocks(page) if block.language in ("first", "python", "shell")]
     for block in found:
@@ -134,13 +99,10 @@ def test_code_blocks_run(page: Path, tmp_path: Path, run_cells: RunCells) -> Non
     tests = [block.file for block in found if block.file.startswith("test_")]
     commands += [f"python -m pytest -q {file}" for file in tests if not any(file in command for command in commands)]
     if cells:
-        run_cells(tmp_path, cells)
+        run(tmp_path, python, [str(python), "-c", RUN_CELLS], json.dumps(cells))
     for command in commands:
         if command.split()[0] not in MAKES_ITS_OWN:
-            done = subprocess.run(
-                ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+            run(tmp_path, python, ["bash", "-c", command])
 
 
 def test_quoted_cells_are_python() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import subprocess
 import sys
@@ -33,13 +35,6 @@ if status.exists():
     print(1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1]))
 else:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-MEASURE_BRIEFLY = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from tests.brief_measurements import measure_briefly
-del sys.path[0]
-measure_briefly()
 """
 AN_EXPLORATION = re.compile(r"%%tcompile|%%predict|(\w+) = tcompile\.(?:chain_rule|load)\(.*\)\n\1$")
 A_USERS_FOLDER = re.compile(rf"/(home|root|Users|tmp|work)/|{re.escape(str(ROOT))}")
@@ -151,15 +146,23 @@ def test_notebook_outputs_contain_no_user_folder(notebook: nbformat.NotebookNode
     assert not A_USERS_FOLDER.search(nbformat.writes(notebook))
 
 
+@pytest.fixture(scope="module")
+def kernel_name(python: Path) -> str:
+    """A kernel that starts with torch imported: that takes seconds in each notebook."""
+    folder = Path(os.environ["JUPYTER_DATA_DIR"], "kernels/forked")
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (folder / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "forked", "language": "python"}))
+    return folder.name
+
+
 def test_notebook_runs_within_the_memory_of_binder(
-    notebook: nbformat.NotebookNode, capsys: pytest.CaptureFixture[str]
+    notebook: nbformat.NotebookNode, kernel_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = code_cells(notebook)[0]
-    notebook.cells.insert(notebook.cells.index(first) + 1, nbformat.v4.new_code_cell(MEASURE_BRIEFLY))
     answer_exercises(notebook)
     notebook.cells.append(nbformat.v4.new_code_cell(PEAK_MEMORY))
     NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": ROOT / "notebooks"}}
+        notebook, timeout=600, kernel_name=kernel_name, resources={"metadata": {"path": ROOT / "notebooks"}}
     ).execute()
     peak = int(notebook.cells.pop().outputs[0].text)
     with capsys.disabled():

@@ -120,14 +120,14 @@ def open_page(page: Page, requests: list[str], console_errors: list[str], tmp_pa
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with running_server("lab", tmp_path_factory.mktemp("lab")) as server:
+def lab(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[JupyterServer]:
+    with running_server("lab", tmp_path_factory.mktemp("lab"), python) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def notebook7(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with running_server("notebook", tmp_path_factory.mktemp("notebook7")) as server:
+def notebook7(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[JupyterServer]:
+    with running_server("notebook", tmp_path_factory.mktemp("notebook7"), python) as server:
         yield server
 
 

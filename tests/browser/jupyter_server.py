@@ -73,15 +73,15 @@ class JupyterServer:
 
 
 @contextmanager
-def running_server(app: App, root: Path) -> Iterator[JupyterServer]:
-    """Run a server in a private folder `root` until the block ends."""
+def running_server(app: App, root: Path, python: Path = Path(sys.executable)) -> Iterator[JupyterServer]:
+    """Run a server in a private folder `root` until the block ends; its kernels run in `python`."""
     folder = root / "notebooks"
     folder.mkdir()
     port = find_free_port()
     server = JupyterServer(app, f"http://127.0.0.1:{port}", folder)
     log = root / "server.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(_command(server, port), env=_environment(root), stdout=output, stderr=output)
+        process = subprocess.Popen(_command(server, port), env=_environment(root, python), stdout=output, stderr=output)
     try:
         _wait_until_up(server, process, log)
         yield server
@@ -104,7 +104,7 @@ def _command(server: JupyterServer, port: int) -> list[str]:
     ]
 
 
-def _environment(root: Path) -> dict[str, str]:
+def _environment(root: Path, python: Path) -> dict[str, str]:
     private = {
         "JUPYTER_CONFIG_DIR": root / "config",
         "JUPYTER_DATA_DIR": root / "data",
@@ -115,7 +115,7 @@ def _environment(root: Path) -> dict[str, str]:
     }
     for path in private.values():
         path.mkdir()
-    _write_json(root / "data/kernels/python3/kernel.json", _kernelspec())
+    _write_json(root / "data/kernels/python3/kernel.json", _kernelspec(python))
     for name, setting in SETTINGS.items():
         _write_json(root / "settings" / name, setting)
     # The kernel runs this checkout; the user's own packages and startup files stay out of it.
@@ -123,8 +123,8 @@ def _environment(root: Path) -> dict[str, str]:
     return {**os.environ, **{name: str(path) for name, path in private.items()}, "PYTHONPATH": checkout}
 
 
-def _kernelspec() -> dict[str, object]:
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+def _kernelspec(python: Path) -> dict[str, object]:
+    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     return {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": True}}
 
 
