@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import compiler.torch_api.all_of_inductor  # noqa: F401 - first, as it takes longest
+from compiler.calls.block_masks import add_block_masks
 from compiler.calls.call import Call, Surroundings, call_again
 from compiler.calls.copies import GIVE_VALUES, NO_VALUES
 from compiler.calls.explored import Explored, cannot_repeat
@@ -44,7 +45,7 @@ from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.dtensor import is_dtensor
 from compiler.torch_api.fake_tensors import unset_fake_temporarily
-from compiler.torch_api.flex_attention import attend_as_on_gpu
+from compiler.torch_api.flex_attention import attend_as_on
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pipelines import decide_without_other_stages, pipeline_schedules
 from compiler.torch_api.pytrees import tree_leaves
@@ -138,8 +139,8 @@ class Exploration:
             interpreted = launches.enter_context(InterpretedLaunches(self._builder.problem))
             gpu = self.options.target if is_virtual(self.options.target) else DEFAULT_TARGET
             launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))
-            if destination(self.options, [torch.device("cpu")]).gpu:
-                launches.enter_context(attend_as_on_gpu())
+            on_gpu = destination(self.options, [torch.device("cpu")]).gpu is not None
+            launches.enter_context(attend_as_on("cuda" if on_gpu else "cpu"))
             stack.callback(self._recorder.finish)
             observer = untimed_observer(self._recorder, self._recorder.torch_time)
             self._observation = stack.enter_context(dynamo.observe(observer))
@@ -205,6 +206,7 @@ class Exploration:
         """Add the stages and checks that the options request. Results so far are kept after an interrupt."""
         builder, asked, first = self._builder, self.options, self._calls[0] if self._calls else None
         stages = set(asked.stages)
+        add_block_masks(builder, self._recorder.kept)
         if asked.vs:
             builder.versus = _explore_with_backend(builder, first)
         if "exported" in stages and first is not None:
@@ -243,7 +245,8 @@ class Exploration:
         """Compare the results of the first call with eager's."""
         from compiler.numerics.call_check import CallCheck
 
-        self._builder.checks.extend(CallCheck(call, self.kept).checks())
+        pause = self._observation.pause_observing if self._observation is not None else nullcontext
+        self._builder.checks.extend(CallCheck(call, self.kept, pause).checks())
 
     def _check_stages(self, first: Call | None) -> None:
         """Compare each stage with eager and float64; for a GPU that is not present, compare on the CPU."""

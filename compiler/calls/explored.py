@@ -39,4 +39,7 @@ class ExploreAgain(Protocol):
 
 def cannot_repeat(error: Exception, stage: str = "timing", what: str = "the call could not be repeated") -> Problem:
     """Problem for a call that raised an error when it was repeated."""
-    return Problem(stage, f"{what}: {type(error).__name__}: {error}", "explore a call that can run more than once")
+    hint = "explore a call that can run more than once"
+    if "does not support backward on CPU" in str(error):  # FlexAttention's, traced for a GPU that is not here
+        hint = "numbers come from the CPU, where torch has only its forward: check it without gradients (grad=False)"
+    return Problem(stage, f"{what}: {type(error).__name__}: {error}", hint)

@@ -6,6 +6,7 @@ Tensors are copied only if `copies` is set; otherwise later in-place changes by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from compiler.capture.sources import SourceBook
 from compiler.torch_api import compiled_autograd, fx
 from compiler.torch_api.aot import AotFacts, Replaceable
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
+from compiler.torch_api.flex_attention import MaskTensors, watch_block_masks
 from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -42,7 +44,8 @@ class KeptFrame:
     `joint` is AOTAutograd's joint graph, before partitioning. `autocast` are the call's autocast dtypes, by device.
     With `keeps_stages`, `stages` are AOTAutograd's graphs: "joint", "joint passes" (after Inductor's), "forward",
     "backward", "inference"; `aot` are its facts about inputs and outputs; `halves` is the built code.
-    `around`, if set, wraps every call after the first.
+    `around`, if set, wraps every call after the first. `block_masks` are those of FlexAttention in the first call, in
+    order, if it ran uncompiled.
     """
 
     copies: bool = False
@@ -61,7 +64,13 @@ class KeptFrame:
     aot: AotFacts | None = None
     halves: dict[Kind, Replaceable] = field(default_factory=dict)
     around: Callable[..., Any] | None = None
+    block_masks: list[MaskTensors | None] = field(default_factory=list)
     _hooks: list[RemovableHandle] = field(default_factory=list)
+
+    @property
+    def attends(self) -> bool:
+        """Whether the captured graph calls FlexAttention."""
+        return self.captured is not None and "flex_attention" in fx.higher_order_operators(self.captured)
 
     def stage(self, name: str, module: GraphModule) -> None:
         """Keep a copy of a stage's graph if stages are kept; passes may mutate the original."""
@@ -85,7 +94,8 @@ class KeptFrame:
                 return self.around(call, *args, **kwargs) if self.around is not None else call(*args, **kwargs)
             self.arguments = tuple(self._keep_value(argument) for argument in args)
             self.autocast = Surroundings.current().autocast
-            results = call(*args)
+            with watch_block_masks(self.block_masks) if self.attends else nullcontext():
+                results = call(*args)
             self._hear_gradients(results)
             return results
 

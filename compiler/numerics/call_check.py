@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from compiler.numerics.policy.judge import Scope, is_reference, name_of
 from compiler.numerics.stage_runs import NotComparableError, stages_of
 from compiler.numerics.stage_words import not_comparable, on_cpu, stage_checks
 from compiler.record import Check
+from compiler.torch_api.flex_attention import attend_without_compiling
 from compiler.torch_api.level_traces import first_line
 
 CAPTURED = "captured"
@@ -41,11 +43,13 @@ NARROW = (torch.bfloat16, torch.float16)
 class CallCheck:
     """Compares one call with eager and with float64.
 
-    `kept` are the captures by graph id. `heard` are the ids of the graphs that the call ran, in order.
+    `kept` are the captures by graph id. `heard` are the ids of the graphs that the call ran, in order. Eager runs are
+    inside `pause`: `flex_attention` compiles itself, which is no compilation of the user's.
     """
 
     call: Call
     kept: Mapping[str, KeptFrame]
+    pause: Callable[[], AbstractContextManager[Any]] = nullcontext
     heard: list[str] = field(default_factory=list)
 
     def checks(self) -> Iterator[Check]:
@@ -60,7 +64,8 @@ class CallCheck:
 
     @cached_property
     def eager(self) -> CallResults:
-        return results(self.call, self.call.fn)
+        with self.pause():
+            return results(self.call, self.call.fn)
 
     @cached_property
     def mine(self) -> CallResults:
@@ -78,7 +83,8 @@ class CallCheck:
     def exact(self) -> CallResults | str:
         """Results of the call in float64, or the reason why there are none."""
         try:
-            found = exact(self.call, record_draws(self.call))
+            with self.pause(), attend_without_compiling():
+                found = exact(self.call, record_draws(self.call))
         except Exception as error:  # noqa: BLE001 - code written for one dtype can fail in many ways
             return f"{type(error).__name__}: {first_line(error)}"
         if not found.has_same_results(self.eager):

@@ -63,9 +63,36 @@ class _Launch(TypedDict, total=False):
     written: list[Size]
 
 
+class _Grid(TypedDict):
+    pairs: list[Size]
+    rows: Annotated[list[Annotated[str, msgspec.Meta(pattern=r"^[012]{1,64}\Z")]], msgspec.Meta(max_length=64)]
+    full: Size
+    partial: Size
+    empty: Size
+    longest_row: Size
+
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _BlockMask(TypedDict):
+    """A block mask of FlexAttention (`compiler.calls.block_masks`)."""
+
+    queries: Size
+    keys: Size
+    block: Annotated[list[_Positive], msgspec.Meta(min_length=2, max_length=2)]
+    cell: Annotated[list[_Positive], msgspec.Meta(min_length=2, max_length=2)]
+    batches: Size
+    heads: _Positive
+    shown: Size
+    grids: list[_Grid]
+    other_grids: Size
+
+
 class _EntityAttrs(TypedDict, total=False):
     """Types of the entity attributes that views read; other attributes may have any type."""
 
+    block_mask: _BlockMask
     bytes: Size
     category: str
     cause: str

@@ -10,6 +10,7 @@ from typing import Final
 
 from compiler.record import Record
 from explorer.findings.advice.finding import advice_finding
+from explorer.findings.block_masks import block_masks_finding
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.chain.finding import chain_views
 from explorer.findings.check_text import checks_finding
@@ -42,6 +43,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     ddp_finding,
     fsdp_finding,
     placements_finding,
+    block_masks_finding,
     pipeline_finding,
     fusion_finding,
     collectives_finding,

@@ -86,6 +86,13 @@ STAGE_WORDS: dict[str, StageWords] = {
         frozenset({"placement"}),
         "values",
     ),
+    "block_mask": StageWords(
+        "Block masks",
+        "Which blocks of scores FlexAttention computes, which it skips, and the share of work.",
+        _FINDINGS,
+        frozenset({"block_mask"}),
+        "masks",
+    ),
     "pipeline": StageWords(
         "Pipeline", "What each rank of a pipeline does, step by step.", _FINDINGS, frozenset({"pipeline"}), "schedules"
     ),

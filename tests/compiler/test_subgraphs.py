@@ -11,12 +11,16 @@ from torch._higher_order_ops.map import map as map_op
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
+from compiler.calls.block_masks import mask_facts
 from compiler.engine import Exploration, explore
 from compiler.export.exporting import export_program
 from compiler.record import Artifact, Record
 from compiler.record.options import Options
+from compiler.torch_api.flex_attention import MaskTensors
+from explorer.findings import findings
 from explorer.reading.stages import counts
 from explorer.render.drawing import drawing, plan
+from explorer.render.static import document_html
 from explorer.run.tables import graphs, ops
 from tests.compiler.broken import TORCH
 
@@ -274,7 +278,7 @@ def capped(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tenso
     return torch.tanh(score) + bias
 
 
-MASK = create_block_mask(causal, None, None, 128, 128, device="cpu")
+MASK = create_block_mask(causal, None, None, 256, 256, device="cpu", BLOCK_SIZE=64)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -282,26 +286,31 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def attention_formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    at = torch.arange(128)
+    at = torch.arange(256)
     scores = capped(q @ k.transpose(-2, -1) / 32**0.5, at, at, at[:, None], at)
     return scores.masked_fill(at[:, None] < at, -torch.inf).softmax(-1) @ v
 
 
 def attention_record(target: str, backend: str = "inductor") -> Record:
     torch._dynamo.reset()
-    tensors = tuple(torch.randn(1, 2, 128, 32) for _ in range(3))
+    tensors = tuple(torch.randn(1, 2, 256, 32) for _ in range(3))
     return explore(attend, tensors, options=Options(target=target, backend=backend)).record
 
 
 def trained_attention(backend: str) -> Record:
     """Forward and backward for an H100, with the gradients of the dense formula."""
     torch._dynamo.reset()
-    tensors = [torch.randn(1, 2, 128, 32, requires_grad=True) for _ in range(3)]
+    tensors = [torch.randn(1, 2, 256, 32, requires_grad=True) for _ in range(3)]
     with Exploration(Options(backend=backend)) as exploration:
         found = torch.autograd.grad(exploration.compile(attend)(*tensors).square().sum(), tensors)
     expected = torch.autograd.grad(attention_formula(*tensors).square().sum(), tensors)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     return exploration.record
+
+
+@pytest.fixture(scope="module")
+def trained() -> Record:
+    return trained_attention("inductor")
 
 
 def kernel_lines(record: Record, code: str) -> list[str]:
@@ -310,8 +319,8 @@ def kernel_lines(record: Record, code: str) -> list[str]:
     return [e.label for a in record.of_stage("kernels") for e in a.entities if e.id in ids and e.kind in kinds]
 
 
-def test_score_mod_line_links_to_template_lines() -> None:
-    record = trained_attention("inductor")
+def test_score_mod_line_links_to_template_lines(trained: Record) -> None:
+    record = trained
     assert not record.problems
     assert not [guard for guard in record.guards if "torch_api" in guard.source]
     inside = linked(record, "bias = (q - k) * 0.1", "post_grad")
@@ -325,6 +334,25 @@ def test_score_mod_line_links_to_template_lines() -> None:
     template = next(e for e in record["kernels"].entities if e.label == masked)
     assert line(record, "return q >= k") in record.linked_ids(template.id)
     assert line(record, "bias = (q - k) * 0.1") not in record.linked_ids(template.id)
+
+
+def test_block_mask_is_drawn(trained: Record) -> None:
+    record = Record.from_json(trained.to_json())
+    [found] = [finding for finding in findings(record, needing_torch=False) if finding.artifact.stage == "block_mask"]
+    text = found.artifact.text
+    assert "256 queries × 256 keys, in blocks of 64 × 64" in text
+    assert re.search(r"all +6 +4 +6 +62\.5% +37\.5% +4 +2\.5", text)
+    assert [row.strip() for row in text.rstrip().split("\n")[-4:]] == ["▒▒ · · ·", "██▒▒ · ·", "████▒▒ ·", "██████▒▒"]
+    assert text.count("test_subgraphs.py:") == 1
+    assert "data:image/svg" in document_html(found.document)
+
+
+def test_larger_masks_have_cells_of_several_blocks() -> None:
+    mask = create_block_mask(causal, None, None, 2080, 2080, device="cpu", BLOCK_SIZE=16)
+    facts = mask_facts(MaskTensors.of_argument(mask.as_tuple()))
+    [grid] = facts["grids"]
+    assert (facts["cell"], len(grid["rows"]), grid["rows"][0][:3]) == ([3, 3], 44, "100")
+    assert grid["full"] + grid["partial"] + grid["empty"] == 130 * 130
 
 
 def test_score_mod_line_links_to_cpp() -> None:
@@ -341,7 +369,7 @@ def test_own_backend_links_score_mod_to_extern_call() -> None:
     why = next(d.why for d in record.decisions if d.verdict == "extern" and "flex_attention" in d.subjects[0])
     assert why == (
         "flex_attention: PyTorch runs it, and in it sdpa_score0 and sdpa_mask0, where nothing is fused: its dense "
-        "formula puts all 1×2×128×128 scores in memory (128.0 KiB), those of empty blocks too"
+        "formula puts all 1×2×256×256 scores in memory (512.0 KiB), those of empty blocks too"
     )
 
 
