@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.record import Artifact, Record, UntrustedError
 from compiler.record.plain_text import did_you_mean
+from explorer.cli_check import add_check
 from explorer.cli_diagnose import add_diagnose
+from explorer.cli_diff import add_diff
 from explorer.cli_json import add_json, answers_alone, join_json, print_answer, prints_json
-from explorer.entry.file_call import UsageError, add_call, add_inputs, explore_file, output_path, parse_asked
+from explorer.entry.file_call import (
+    UsageError,
+    add_call,
+    add_inputs,
+    explore_file,
+    explore_strictly,
+    output_path,
+    parse_asked,
+)
 from explorer.entry.options import join_values
 from explorer.entry.write_files import write_files
 from explorer.findings import capture_text
@@ -123,6 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_explore(commands)
     _add_xray(commands)
     add_diagnose(commands)
+    add_check(commands)
+    add_diff(commands)
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)
@@ -141,6 +153,7 @@ def _add_explore(commands: Any) -> None:
     )
     command.set_defaults(command=_explore)
     add_call(command, "--html")
+    command.add_argument("--strictly", action="store_true", help=argparse.SUPPRESS)  # for `tcompile diff`
     add_json(command, has_path=True)
 
 
@@ -239,7 +252,8 @@ def _numbers(value: str) -> list[int]:
 
 
 def _explore(args: argparse.Namespace) -> None:
-    if (run := explore_file(args, parse_asked(args))) is not None:
+    explore = explore_strictly if args.strictly else explore_file
+    if (run := explore(args, parse_asked(args))) is not None:
         _report_run(run, args)
 
 

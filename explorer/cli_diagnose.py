@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from explorer.cli_json import add_json, print_answer
-from explorer.entry.file_call import UsageError, add_code, add_options, explore_file, output_path, parse_asked
+from explorer.entry.file_call import UsageError, add_code, add_options, explore_strictly, output_path, parse_asked
 from explorer.run import files
 
 _DIAGNOSE = """\
@@ -45,7 +45,7 @@ def _diagnose(args: argparse.Namespace) -> None:
             raise UsageError("a saved record is only read: --input and --call are for code")
         found = diagnose(files.read(args.code), command=args.code)
     else:
-        run = explore_file(args, parse_asked(args))
+        run = explore_strictly(args, parse_asked(args))
         if run is None:
             return
         found = run.diagnose(try_fixes=not args.untried, command=_command(args))

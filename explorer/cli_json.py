@@ -34,7 +34,7 @@ def join_json(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word in words:
         if found[-1:] == ["--json"]:
-            is_path = word.lower().endswith(".json") or word == PRINTED
+            is_path = word == PRINTED or not (word.startswith("-") or ".py:" in word)
             found[-1] = f"--json={word if is_path else PRINTED}"
             if is_path:
                 continue

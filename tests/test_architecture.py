@@ -31,6 +31,7 @@ LAYERS = """
 tcompile                        the public name of what is below
 explorer                        functions of the same names, and the command line
 explorer.entry                  the ways in: magics, the cell that they run, functions of `import explorer`
+explorer.budget                 what a call may cost: metrics, baselines, reports for CI
 explorer.teach                exercises that check themselves: questions, grades, progress
 explorer.run                    what a user holds after an exploration: Run, tables, pages, the live view, files
 explorer.kernel_lab             a kernel in a cell, edited and tried

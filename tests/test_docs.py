@@ -79,7 +79,7 @@ def name_of(page: Path) -> str:
 def run(folder: Path, python: Path, command: list[str], given: str = "") -> None:
     """Run a command in a folder, with `python` and `tcompile` from the folder of that one."""
     path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg"}
+    environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg", "PYTEST_PLUGINS": "tcompile.pytest_plugin"}
     done = subprocess.run(
         command, cwd=folder, env=environment, input=given, capture_output=True, text=True, check=False
     )
@@ -117,7 +117,7 @@ def test_quoted_cells_are_python() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_name_their_language(page: Path) -> None:
     """A block is code that the test above runs, output, or a directive of the documentation."""
-    known = re.compile(r"first|python|shell|text|\{[\w-]+\}")
+    known = re.compile(r"first|python|shell|text|yaml|\{[\w-]+\}")
     assert not [block.code for block in blocks(page) if not known.fullmatch(block.language)]
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
+import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,11 @@ from explorer.entry.options import OPTIONS, asked_options
 
 if TYPE_CHECKING:
     from compiler.record.options import Options
+    from explorer.entry.user_code import UserError
     from explorer.run.run import Run
+
+_OF_DEVICE = re.compile(r"(?i)\b(cuda|nvidia|hip|rocm|xpu|mps|gpus?)\b|accelerator")
+"""Words of torch's errors about a device that is not here."""
 
 
 class UsageError(ValueError):
@@ -90,22 +97,70 @@ def output_path(*suffixes: str) -> Any:
 
 def explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
     """Explore the call that `args` describe. If the user's code raises, print its traceback and return None."""
+    from explorer.entry.user_code import UserError
+
+    try:
+        return _explore(args, options)
+    except UserError as error:
+        traceback.print_exception(type(error.cause), error.cause, error.trace)
+        args.failed = True
+        return None
+
+
+def explore_strictly(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
+    """Explore as `explore_file` does, for a machine where nobody answers.
+
+    Raises UsageError if the code needs a GPU that is not here, or asks for input. No bytecode is written.
+    """
+    from explorer.entry.user_code import UserError
+
+    def explore() -> Run | None:
+        try:
+            return _explore(args, options)
+        except UserError as error:
+            if missing := _what_is_missing(error):
+                raise UsageError(f"{args.code} {missing}") from None
+            traceback.print_exception(type(error.cause), error.cause, error.trace)
+            args.failed = True
+            return None
+
+    written, standard_input = sys.dont_write_bytecode, sys.stdin
+    sys.dont_write_bytecode, sys.stdin = True, io.StringIO()
+    try:
+        return explore()
+    finally:
+        sys.dont_write_bytecode, sys.stdin = written, standard_input
+
+
+def _what_is_missing(error: UserError) -> str:
+    """What the user's code needs and this machine lacks, in words; "" if it failed for another reason."""
+    import torch
+
+    from compiler.capture.sources import is_installed
+
+    frames = [frame for frame in traceback.extract_tb(error.trace) if not is_installed(frame.filename)]
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    if isinstance(error.cause, EOFError):
+        return f"asks for input{place}, and nobody answers here"
+    is_of_device = isinstance(error.cause, RuntimeError | AssertionError) and _OF_DEVICE.search(str(error.cause))
+    if is_of_device and not torch.accelerator.is_available():
+        return f"needs a GPU{place}, and there is none here: {str(error.cause).strip().splitlines()[0]}"
+    return ""
+
+
+def _explore(args: argparse.Namespace, options: dict[str, Any]) -> Run:
+    """Explore the call that `args` describe. Raises UserError if the user's code raises."""
     from compiler.option_checks import parse_options
     from explorer.entry import user_code
     from explorer.entry.explore import explore_call
 
-    try:
-        if options.get("ranks"):
-            return _explore_ranks(args, parse_options(**options))
-        call = load_call(args)
-        return user_code.run_user_code(
-            call.path,
-            lambda: explore_call(call.function, call.args, call.kwargs, options, calls=call.calls, site=call.site),
-        )
-    except user_code.UserError as error:
-        traceback.print_exception(type(error.cause), error.cause, error.trace)
-        args.failed = True
-        return None
+    if options.get("ranks"):
+        return _explore_ranks(args, parse_options(**options))
+    call = load_call(args)
+    return user_code.run_user_code(
+        call.path,
+        lambda: explore_call(call.function, call.args, call.kwargs, options, calls=call.calls, site=call.site),
+    )
 
 
 @dataclass(frozen=True)

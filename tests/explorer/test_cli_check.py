@@ -1,0 +1,204 @@
+"""`tcompile check` and `tcompile diff`: budgets, reports for CI, two commits, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+import torch
+
+from explorer import cli
+from explorer.run.answers import read_page
+from tcompile.pytest_plugin import TcompileBudget
+from tests.explorer.test_cli import wrong
+
+ROOT = Path(cli.__file__).parents[1]
+
+CODE = """\
+import torch
+
+
+def model(x):
+    return torch.relu(x @ x).softmax(-1)
+
+
+def slow(x):
+    return model(x).sum().item() * x
+"""
+WORSE = CODE.replace("    return torch.relu", "    print(x.sum().item())\n    return torch.relu")
+WORDS = ["model.py:model", "--input", "rand(8, 8)"]
+_TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
+_LOCATION = {
+    "type": "object",
+    "required": ["artifactLocation", "region"],
+    "properties": {
+        "artifactLocation": {"type": "object", "required": ["uri"], "properties": {"uri": {"pattern": r"^[^\\ ]+$"}}},
+        "region": {"type": "object", "properties": {"startLine": {"type": "integer", "minimum": 1}}},
+    },
+}
+SARIF = {
+    "type": "object",
+    "required": ["version", "runs"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "items": {
+                "required": ["tool", "results"],
+                "properties": {
+                    "tool": {"properties": {"driver": {"required": ["name", "rules"]}}, "required": ["driver"]},
+                    "results": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {
+                            "required": ["message", "ruleId", "locations", "partialFingerprints"],
+                            "properties": {
+                                "message": _TEXT,
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "locations": {"items": {"properties": {"physicalLocation": _LOCATION}}},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""What SARIF 2.1.0 and code scanning ask of a log."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository with the model, and a second commit that makes it worse; the baseline is of the first."""
+    path = tmp_path_factory.mktemp("repository")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.setattr(sys, "path", list(sys.path))
+        for name in ("AUTHOR", "COMMITTER"):
+            patch.setenv(f"GIT_{name}_NAME", "a")
+            patch.setenv(f"GIT_{name}_EMAIL", "a@b.c")
+        patch.delenv("GITHUB_ACTIONS", raising=False)
+        subprocess.run(["git", "init", "-q"], check=True)
+        for text in (CODE, WORSE):
+            Path("model.py").write_text(text)
+            subprocess.run(["git", "add", "model.py"], check=True)
+            subprocess.run(["git", "commit", "-qm", "model"], check=True)
+        Path("model.py").write_text(CODE)
+        assert cli.main(["check", *WORDS, "--baseline", "budget.json", "--update"]) == 0
+        yield path
+
+
+def test_equal_code_is_within_the_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = json.loads(Path("budget.json").read_text())["checks"]["model.py:model"]
+    assert [entry["metrics"][name] for name in ("breaks", "recompilations", "graphs", "host_syncs")] == [0, 0, 1, 0]
+    assert entry["metrics"]["kernels"] > 0
+    assert entry["metrics"]["bytes_moved"] > 0
+    assert cli.main(["check", *WORDS, "--baseline", "budget.json"]) == 0
+    assert capsys.readouterr().out == "model.py:model: within the budget\n"
+
+
+def test_regression_is_reported_at_its_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("model.py").write_text(WORSE)
+    reports = ["--markdown", "s.md", "--junit", "j.xml", "--sarif", "s.sarif", "--github", "--html", "p.html"]
+    assert cli.main(["check", *WORDS, "--baseline", "budget.json", *reports]) == 1
+    shown = capsys.readouterr().out
+    assert "model.py:5  `x.sum().item()` asks for the number in a tensor" in shown
+    assert "::warning file=model.py,line=5,title=tcompile%2C model.py%3Amodel%3A graph breaks::" in shown
+    assert "| graph breaks | 0 | 2 | 0 | ✗ more |" in Path("s.md").read_text()
+    suite = ElementTree.parse("j.xml").getroot()[0]
+    assert int(suite.get("failures", 0)) == len(suite.findall("testcase/failure")) >= 3
+    log = json.loads(Path("s.sarif").read_text())
+    jsonschema.validate(log, SARIF)
+    lines = {
+        (each["ruleId"], place["physicalLocation"]["region"]["startLine"])
+        for each in log["runs"][0]["results"]
+        for place in each["locations"]
+    }
+    assert {("breaks", 5), ("host_syncs", 5)} <= lines
+    assert Path("p.html").stat().st_size > 10_000
+
+
+def test_limits_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", "model.py:slow", "--input", "rand(8, 8)", "--stages", "captured"]
+    Path("model.py").write_text(CODE)
+    assert cli.main([*words, "--at-most", "breaks=1,host_syncs=1"]) == 0
+    capsys.readouterr()
+    assert cli.main([*words, "--json"]) == 1  # without limits: no breaks
+    page = read_page(capsys.readouterr().out)
+    found: dict[str, Any] = {item["id"]: item for item in page.items}
+    assert (page.facts["holds"], found["breaks"]["verdict"], found["breaks"]["new"][0]["line"]) == (
+        False,
+        "regressed",
+        9,
+    )
+
+
+def test_checks_that_are_not_possible_write_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("gpu.py").write_text('import torch\n\nmodel = torch.nn.Linear(4, 4, device="cuda")\n')
+    Path("asks.py").write_text("def f(x):\n    return x * float(input())\n")
+    old = json.loads(Path("budget.json").read_text()) | {"torch": "2.11.0"}
+    Path("old.json").write_text(json.dumps(old))
+    Path("broken.json").write_text('{"torch": 3}')
+    before = sorted(Path().iterdir())
+    report = ["--junit", "no.xml", "--sarif", "no.sarif"]
+    errors = [
+        wrong(capsys, "check", *words, *report)
+        for words in (
+            [*WORDS, "--baseline", "none.json"],
+            [*WORDS, "--baseline", "old.json"],
+            [*WORDS, "--baseline", "broken.json"],
+            ["model.py:slow", "--input", "rand(8, 8)", "--baseline", "budget.json"],
+            ["model.py:model", "--input", "rand(9, 9)", "--baseline", "budget.json"],
+            ["gpu.py:model", "--input", "rand(4)"],
+            ["asks.py:f", "--input", "rand(4)"],
+            [*WORDS, "--at-most", "kernel=3"],
+            [*WORDS, "--update"],
+        )
+    ]
+    said = ("no baseline", "made with torch 2.11.0", "is no baseline", "has no model.py:slow", "other arguments",
+            "needs a GPU", "asks for input (asks.py:2)", "did you mean 'kernels'", "--baseline PATH")  # fmt: skip
+    assert [words for words, error in zip(said, errors, strict=True) if words not in error] == []
+    assert sorted(Path().iterdir()) == before
+
+
+def test_two_commits_are_compared_without_a_checkout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("model.py").write_text("not committed")
+    words = ["diff", "--at", "HEAD~1", "--at", "HEAD", "model.py:model", "--input", "rand(8, 8)"]
+    assert cli.main([*words, "--stages", "captured", "-o", "diff.html"]) == 0
+    shown = capsys.readouterr().out
+    assert "+ model.py:5  print(x.sum().item())" in shown
+    assert "graph breaks" in shown
+    assert "model at HEAD~1" in shown
+    assert Path("diff.html").stat().st_size > 10_000
+    assert Path("model.py").read_text() == "not committed"
+    assert len(subprocess.run(["git", "worktree", "list"], capture_output=True, check=True).stdout.splitlines()) == 1
+    assert "git knows no commit 'nowhere'" in wrong(capsys, "diff", "--at", "nowhere", "model.py:model")
+
+
+def test_fixture_checks_a_budget_and_starts_without_torch(folder: Path) -> None:
+    code = "import sys, tcompile.pytest_plugin; assert 'torch' not in sys.modules and 'explorer' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    baseline, x = Path("tests.json").absolute(), torch.rand(8)
+    TcompileBudget("test_it", baseline, True)(kept, x, stages="captured")
+    TcompileBudget("test_it", baseline, False)(kept, x, stages="captured")
+    for name, fn, words in (("test_it", broken, "1 regression"), ("other", kept, "has no other, but test_it")):
+        with pytest.raises(pytest.fail.Exception, match=words):
+            TcompileBudget(name, baseline, False)(fn, x, stages="captured")
+    assert list(json.loads(baseline.read_text())["checks"]) == ["test_it"]
+
+
+def kept(x: torch.Tensor) -> torch.Tensor:
+    return x.relu()
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.graph_break()
+    return x.relu()
