@@ -53,7 +53,7 @@ def add_diff(commands: Any) -> None:
 
 
 def _diff(args: argparse.Namespace) -> None:
-    from explorer.run.commit_diff import diff_answer, lines_behind
+    from explorer.budget.commit_diff import diff_answer, lines_behind
     from explorer.run.run import Run
 
     sides = _explored_sides(args) if args.revisions else _read_sides(args)
