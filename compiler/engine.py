@@ -522,8 +522,8 @@ def _check_target(target: str, device: torch.device | None) -> None:
     if (
         not target
         or device is None
-        or torch.device(target).type == device.type
-        or (target, device.type) == ("cpu", "meta")
+        or target.partition(":")[0] == device.type
+        or (target.partition(":")[0], device.type) == ("cpu", "meta")
     ):
         return
     if device.type == "meta":

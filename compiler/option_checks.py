@@ -16,6 +16,7 @@ from compiler import option_answers as answers
 from compiler.record import STAGES
 from compiler.record.options import OptionError, Options
 from compiler.targets import TARGETS, UnknownTargetError, is_virtual, target
+from compiler.targets.cpus import INSTRUCTION_SETS, named_instruction_set
 from compiler.targets.destination import WRITERS
 from compiler.torch_api import settings
 
@@ -95,6 +96,7 @@ def _check_together(options: Options) -> None:
         raise OptionError(f"vs={options.vs!r} is the backend itself: to compare, name {other!r}.")
     if options.check == "kernels":
         _check_kernels_check(options)
+    _check_instruction_set(options)
     if is_virtual(options.target) and options.backend not in WRITERS:
         raise OptionError(
             f"target={options.target!r} is the GPU that backends 'inductor' and 'tcompile' write code for: leave out "
@@ -121,6 +123,21 @@ def _check_together(options: Options) -> None:
         )
 
 
+def _check_instruction_set(options: Options) -> None:
+    """Check that code for an instruction set that this CPU lacks is only written, and not run."""
+    isa = named_instruction_set(options.target)
+    if not isa or not (options.time or options.check is True):
+        return
+    from compiler.torch_api.cpu_isa import has_instruction_set  # imports Inductor
+
+    if not has_instruction_set(isa):
+        asked = "time=True" if options.time else "check=True"
+        raise OptionError(
+            f"{asked} runs the generated code, and this CPU has no {isa.title}: leave out one of the two, or write "
+            "target='cpu' for this machine's instruction set."
+        )
+
+
 def _check_kernels_check(options: Options) -> None:
     """Check that with check='kernels', the other options lead to Triton kernels, which the interpreter can run."""
     writes = options.backend in WRITERS
@@ -141,6 +158,8 @@ def _check_kernels_check(options: Options) -> None:
 
 def _target(value: Any) -> str:
     name = _text("target", value)
+    if isa := named_instruction_set(name):
+        return isa.target
     available = available_targets()
     if name in ("", *available):
         return name
@@ -149,6 +168,11 @@ def _target(value: Any) -> str:
         raise OptionError(
             f"target={name!r}: this machine has no such GPU. Available here: {here}. To see the code for a GPU that is "
             f"not here, name it: {', '.join(repr(known.name) for known in TARGETS)}."
+        )
+    if name.lower().startswith("cpu:"):
+        known = ", ".join(repr(isa.target) for isa in INSTRUCTION_SETS)
+        raise OptionError(
+            f"target={name!r} names no instruction set that is known here: {known}; 'cpu' is this machine's."
         )
     try:
         return target(name).name

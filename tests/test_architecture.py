@@ -72,7 +72,7 @@ compiler.logs                   structured traces of jobs that ran elsewhere, as
 compiler.distributed            one rank of a job: its group, its collectives
 compiler.calls                  a call of the user, made again without leaving a trace
 compiler.inductor               TorchInductor's half
-compiler.binary                 from Triton to machine instructions
+compiler.binary                 kernels to machine instructions, of GPUs and CPUs
 compiler.capture                TorchDynamo's half
 compiler.capture.suggestions    how to mend a graph break
 compiler.untrusted              what code of a loaded record may do

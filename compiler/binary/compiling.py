@@ -14,13 +14,17 @@ from typing import TypedDict, Unpack
 
 import torch
 
+from compiler.binary import assembling
+from compiler.binary.cpp_results import cpp_artifacts, cpp_facts, listing_with_loops
+from compiler.binary.cpp_sources import cpp_kernels
 from compiler.binary.jobs import Job, Output
 from compiler.binary.listing import LANGUAGES
 from compiler.binary.results import binary_artifact, machine_facts, stages_of
 from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, own_request, triton_sources
-from compiler.record import MACHINE_STAGES, Artifact, Binary, Problem, Record
+from compiler.record import MACHINE_STAGES, Artifact, Binary, Kernel, Problem, Record
 from compiler.record.builder import Builder, in_kernel_order
 from compiler.targets import Target
+from compiler.targets.cpus import INSTRUCTION_SETS, this_machine
 from compiler.targets.destination import has_triton
 from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError, compile_request, reading_kernels
 from compiler.virtual_gpu.gpu import virtual_gpu
@@ -108,6 +112,52 @@ def results(
 ) -> Generator[Compiled, None, None]:
     """Like `compile_record`, but yield the result of each kernel as it completes. Closing ends all processes."""
     record.require_trust()
+    if stages is None or {*assembling.STAGES} & {*stages}:
+        cpp = cpp_kernels(record, kernels)
+        yield from _cpp_results(record, cpp, assembling.STAGES if stages is None else stages, config, workers)
+        if cpp:
+            done = {name for kernel in cpp for name in (kernel.id, kernel.name)}
+            every = [kernel.id for kernel in record.kernels if kernel.language == "triton"]
+            kernels = every if kernels is None else [name for name in kernels if name not in done]
+            if not kernels:
+                return
+    yield from _triton_results(record, kernels, stages, config, workers)
+
+
+def _cpp_results(
+    record: Record, kernels: Sequence[Kernel], stages: Collection[str], config: int, workers: int | None
+) -> Generator[Compiled, None, None]:
+    """Yield the result of each C++ kernel as its unit is compiled."""
+    from compiler.binary.workers import cores
+
+    if config and kernels:
+        reason = f"there is no configuration {config}: a kernel in C++ has none"
+        yield Compiled("", (), None, (Problem("asm", reason),))
+        return
+    if not kernels:
+        return
+    isa = assembling.instruction_set_of(record)
+    if isa is None:
+        reason = f"no instruction set of this machine ({this_machine()}) is known here"
+        known = ", ".join(each.target for each in INSTRUCTION_SETS)
+        yield Compiled("", (), None, (Problem("asm", reason, f"name another one as target: {known}"),))
+        return
+    ids = [kernel.id for kernel in kernels]
+    with closing(assembling.assemble(record, isa, ids, workers or min(cores(), MOST_WORKERS))) as assembled:
+        for result in assembled:
+            listing = listing_with_loops(result)
+            artifacts = cpp_artifacts(result, stages, listing)
+            problems = tuple(assembling.problems_of(result, stages))
+            yield Compiled(result.source.kernel.id, artifacts, cpp_facts(result, record, listing), problems)
+
+
+def _triton_results(
+    record: Record,
+    kernels: Collection[str] | None,
+    stages: Collection[str] | None,
+    config: int,
+    workers: int | None,
+) -> Generator[Compiled, None, None]:
     try:
         if not has_triton():
             raise CannotCompileError(

@@ -33,6 +33,7 @@ _LOC_DIRECTIVE = re.compile(
 _FILE_DIRECTIVE = re.compile(r'^\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"([^"]*)"', re.MULTILINE)
 _PLACE = re.compile(r"([^\s:\[\]@/\\]+):(\d+):\d+")
 _SASS_PLACE = re.compile(r"^\s*//## (?:([^\s:]+):(\d+))?")
+_LISTED_PLACE = re.compile(r"^ *(?://)?##(?: ([^\s:()]+):(\d+)\b)?")
 _NVDISASM_PLACE = re.compile(r'"([^"]*)", line (\d+)')
 
 Place = tuple[str, int]
@@ -52,6 +53,8 @@ def source_lines(language: str, text: str, file: str) -> dict[int, int]:
         "ptx": _assembly,
         "amdgcn": _assembly,
         "sass": _sass,
+        "x86": _listed,
+        "aarch64": _listed,
     }
     places = readers[language](text, file) if language in readers else {}
     return {line: places[line] for line, _mnemonic in instructions(language, text) if line in places}
@@ -229,6 +232,18 @@ def _sass(text: str, file: str) -> dict[int, int]:
     for number, line in enumerate(text.split("\n"), 1):
         if "//##" in line:
             current = _in_file(_sass_place(line), file)
+        elif current is not None:
+            found[number] = current
+    return found
+
+
+def _listed(text: str, file: str) -> dict[int, int]:
+    """Places of CPU instructions, by the comments of `disassembly.listing_of`."""
+    found: dict[int, int] = {}
+    current: int | None = None
+    for number, line in enumerate(text.split("\n"), 1):
+        if comment := _LISTED_PLACE.match(line):
+            current = _in_file((comment[1], int(comment[2])), file) if comment[1] else None
         elif current is not None:
             found[number] = current
     return found

@@ -24,6 +24,7 @@ _PTX = re.compile(r"^[\s{}]*(?:@!?%?\w+\s+)?([a-z][\w.:]*)(.*)", re.DOTALL)
 _PTX_LABEL = re.compile(r"^\s*[\w$%]+:(?!:)\s*")
 _SASS = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _AMDGCN = re.compile(r"^\s+([a-z]\w+)([^;]*)")
+_CPU = re.compile(r"^ {8}([a-z][\w.]*)\s*(.*)")
 _PTX_LINE = re.compile(r'^\s*//## File "\.nv_debug_ptx_txt", line (\d+)')
 _ADDRESS = re.compile(r"^\s+(/\*[0-9a-f]+\*/)\s+")
 _NOP = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+NOP\s*;\s*$")
@@ -101,12 +102,20 @@ def _amdgcn(text: str) -> Iterator[Operation]:
             yield number, found[1], found[2].strip()
 
 
+def _cpu(text: str) -> Iterator[Operation]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if found := _CPU.match(line):
+            yield number, found[1], found[2].strip()
+
+
 _READERS: dict[str, Callable[[str], Iterator[Operation]]] = {
     "mlir": _mlir,
     "llvm": _llvm,
     "ptx": _ptx,
     "sass": _sass,
     "amdgcn": _amdgcn,
+    "x86": _cpu,
+    "aarch64": _cpu,
 }
 
 

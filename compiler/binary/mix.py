@@ -18,6 +18,8 @@ CLASSES: dict[str, str] = {
     "shared store": "writes to shared memory, stmatrix",
     "local load": "reads of a thread's own memory: spilled registers, and arrays indexed at run time",
     "local store": "writes to a thread's own memory",
+    "memory load": "reads of memory by a CPU",
+    "memory store": "writes to memory by a CPU",
     "constant load": "reads of parameters and constants (param, const; scalar loads with AMD)",
     "async copy": "copies from global to shared memory that no register holds: cp.async, TMA, buffer loads to LDS",
     "atomic": "read-modify-write of memory, with or without a result",
@@ -108,16 +110,59 @@ _AMDGCN: tuple[tuple[str, str], ...] = (
     ("integer", r"[sv]_\w*_([iub]\d+|co_[iu]32)\w*"),
 )
 
+_X86: tuple[tuple[str, str], ...] = (
+    ("branch", r"j\w+|call|ret|leave|ud2|loop\w*"),
+    ("fma", r"vf?n?m(add|sub)\w*|vfn?m(add|sub)\w*|vdp\w+|vpdp\w+"),
+    ("special", r"v?(sqrt|div|rcp|rsqrt|exp2|getexp|getmant|scalef|fixupimm)\w*[ps][sdh]|v?r(cp|sqrt)\w+"),
+    ("convert", r"v?cvt\w+|v?round\w+|vrndscale\w+|vreduce\w+"),
+    ("float", r"v?(add|sub|mul|max|min|cmp\w*|u?comis|and|andn|or|xor|h(add|sub)|addsub|range|abs)(p|s)?[sdh]"),
+    ("shuffle", r"v?(perm\w*|shuf\w*|unpck\w*|broadcast\w*|insert\w*|extract\w*|blend\w*|align\w*|pack\w*)"),
+    (
+        "shuffle",
+        r"vp?(perm\w*|shuf\w*|unpck\w*|broadcast\w*|blend\w*|gather\w*|scatter\w*|align\w*)|v?pins\w+|v?pextr\w+",
+    ),
+    ("move", r"v?mov\w*|cmov\w+|lea|push|pop|kmov\w|set\w+|c[wdq]+[eo]?|cdqe|cwde|vpmov\w+|vzero\w+|vpternlog\w*"),
+    (
+        "integer",
+        r"add|sub|i?mul|i?div|inc|dec|neg|not|and|or|xor|sh[lr]x?|sa[lr]x?|ro[lr]x?|cmp|test|bt\w*|adc|sbb|mulx",
+    ),
+    ("integer", r"v?p\w+|k\w+|tzcnt|lzcnt|popcnt|andn|bzhi|blsr|bextr|bs[fr]"),
+    ("other", r"nop\w*|endbr64|prefetch\w*|data16"),
+)
+
+_AARCH64: tuple[tuple[str, str], ...] = (
+    ("branch", r"b(\.\w+)?|bl|blr|br|ret|cbn?z|tbn?z|brk"),
+    ("fma", r"fn?m(add|sub|la|ls)\w*|bfdot|bfmmla"),
+    ("special", r"f(div|sqrt|recp\w+|rsqrt\w+)"),
+    ("convert", r"f?cvt\w+|[su]cvtf|frint\w+|fcvt\w+"),
+    ("memory load", r"ld\w+"),
+    ("memory store", r"st\w+"),
+    ("float", r"f(add|sub|mul|max|min|cm\w+|ac\w+|abs|neg|nm\w+|ccmp\w*|abd|csel)\w*"),
+    ("shuffle", r"dup|ins|ext|zip[12]|uzp[12]|trn[12]|rev\d*|tb[lx]|umov|smov"),
+    ("move", r"(f?mov\w*|movi|mvni|adrp?|csel|cset\w*|csinc|bsl|bi[ft])"),
+    (
+        "integer",
+        r"[us]?(add|sub|mul|div|mull|mlal|shl|shr|max|min|xtl|addlv|addl)\w*|m(add|sub|ul|neg)|neg|and|orr|eor|orn",
+    ),
+    (
+        "integer",
+        r"(bic|l[sS]l|lsr|asr|ror|cmp|cmn|tst|ubfx|sbfx|ubfiz|sbfiz|bfi|bfxil|sxt\w|uxt\w|cm\w\w|ccmp|mvn|not)s?\d?",
+    ),
+    ("other", r"nop|dmb|dsb|isb|prfm|hint|bti|pac\w+"),
+)
+
 _RULES = {
     language: tuple((name, re.compile(pattern)) for name, pattern in rules)
-    for language, rules in {"ptx": _PTX, "sass": _SASS, "amdgcn": _AMDGCN}.items()
-}
+    for language, rules in {
+        "ptx": _PTX, "sass": _SASS, "amdgcn": _AMDGCN, "x86": _X86, "aarch64": _AARCH64,
+    }.items()
+}  # fmt: skip
 
 
 def instruction_mix(language: str, text: str) -> dict[str, int]:
     """Number of instructions in each class of `CLASSES`; empty classes are left out.
 
-    `language` is "ptx", "sass" or "amdgcn"; raises ValueError for any other.
+    `language` is one of machine code: "ptx", "sass", "amdgcn", "x86", "aarch64"; raises ValueError for any other.
     """
     if language not in _RULES:
         raise ValueError(f"the instruction mix is of machine code (ptx, sass or amdgcn), not of {language!r}")
@@ -133,8 +178,20 @@ def instruction_class(language: str, mnemonic: str, operands: str = "") -> str:
         return _sass_class(mnemonic, operands)
     if language == "amdgcn" and re.search(r"\blds\b", operands) and mnemonic.startswith("buffer_load"):
         return "async copy"
+    if language == "x86" and (moved := _x86_move(mnemonic, operands)):
+        return moved
     match = "match" if language == "ptx" else "fullmatch"
     return next((name for name, rule in _RULES[language] if getattr(rule, match)(mnemonic)), "other")
+
+
+def _x86_move(mnemonic: str, operands: str) -> str:
+    """The class of a move between registers and memory; "" for any other instruction."""
+    if not re.match(r"v?mov|push|pop|vmask|vp?broadcast", mnemonic) or (
+        "[" not in operands and mnemonic not in ("push", "pop")
+    ):
+        return ""
+    is_store = mnemonic == "push" or "[" in operands.partition(",")[0]
+    return "memory store" if is_store and mnemonic != "pop" else "memory load"
 
 
 def _sass_class(mnemonic: str, operands: str) -> str:

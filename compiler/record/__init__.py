@@ -87,12 +87,8 @@ STAGES: tuple[str, ...] = (
     "fused_ir",
     *OWN_STAGES,
     "kernels",
-    "ttir",
-    "ttgir",
-    "llir",
-    "ptx",
-    "sass",
-    "amdgcn",
+    *("ttir", "ttgir", "llir"),
+    *("ptx", "sass", "amdgcn", "asm"),
     "timing",
 )
 
@@ -239,7 +235,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """One Triton kernel as machine code for one GPU, in one launch configuration.
+    """One kernel as machine code for one GPU, in one launch configuration, or for a CPU's instruction set.
 
     `kernel` is the id of a `Kernel`, `target` names a GPU of `compiler.targets`. `config` holds block sizes,
     `num_warps` and `num_stages`; `configs` are all candidates of Inductor's heuristics, in their order.
@@ -248,6 +244,7 @@ class Binary:
     block. `programs` are the blocks of one launch (0 if sizes are symbolic). None means not available.
     `occupancy` is the share of a multiprocessor's warps that are resident; `limiter` is the resource that limits it.
     `mix` counts instructions by class. `load_bits` and `store_bits` are the widest global access of one thread.
+    For a CPU's hot loop, `vector_bits` is the width of its vectors, `loop_cycles` an estimate for one iteration.
     `bytes` and `flops` are by formula, for one launch. `bound_seconds` is the least time at the target's peak rates;
     `bound` is the rate that limits it ("memory", "compute").
     """
@@ -270,6 +267,8 @@ class Binary:
     flops: int = 0
     bound_seconds: float | None = None
     bound: str = ""
+    vector_bits: int | None = None
+    loop_cycles: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

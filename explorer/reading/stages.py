@@ -196,6 +196,7 @@ STAGE_WORDS: dict[str, StageWords] = {
     "ptx": StageWords("PTX", "NVIDIA's virtual instruction set.", _MACHINE),
     "sass": StageWords("SASS", "The GPU's own instructions.", _MACHINE),
     "amdgcn": StageWords("AMD GCN", "The GPU's own instructions.", _MACHINE),
+    "asm": StageWords("Assembly", "The CPU's own instructions, with the C++ lines that they come from.", _MACHINE),
     "versus": StageWords(
         "Side by side", "What two backends make of the same call: kernels, bytes, time.", _MEASURED, unit="rows"
     ),

@@ -1,4 +1,4 @@
-"""Compile a record's Triton kernels lazily, when a stage that needs them is opened.
+"""Compile a record's kernels lazily, when a stage that needs them is opened.
 
 A `Run` and its widget share one `KernelCompiler`, so that each sees what the other has compiled.
 """
@@ -16,16 +16,18 @@ from explorer.findings import KnownFindings
 from explorer.run.patch import Patch
 
 
-def triton_kernels(record: Record) -> tuple[Kernel, ...]:
-    return tuple(kernel for kernel in record.kernels if kernel.language == "triton")
+def compiled_kernels(record: Record) -> tuple[Kernel, ...]:
+    """The kernels that can be compiled to machine code: those in Triton and in C++."""
+    return tuple(kernel for kernel in record.kernels if kernel.language in ("triton", "cpp"))
 
 
 def machine_stages(record: Record) -> tuple[str, ...]:
-    """The stages that this record's Triton kernels compile to, in pipeline order; () without Triton kernels."""
-    if not triton_kernels(record):
-        return ()
-    last = {"amdgcn"} if _is_amd(record) else {"ptx", "sass"}
-    return tuple(stage for stage in MACHINE_STAGES if stage in {"ttir", "ttgir", "llir"} | last)
+    """The stages that this record's kernels compile to, in pipeline order; () without kernels."""
+    languages = {kernel.language for kernel in compiled_kernels(record)}
+    found = {"llir", "asm"} if "cpp" in languages else set[str]()
+    if "triton" in languages:
+        found |= {"ttir", "ttgir", "llir"} | ({"amdgcn"} if _is_amd(record) else {"ptx", "sass"})
+    return tuple(stage for stage in MACHINE_STAGES if stage in found)
 
 
 def _is_amd(record: Record) -> bool:
@@ -110,9 +112,9 @@ class KernelCompiler:
 
     @property
     def left(self) -> tuple[Kernel, ...]:
-        """The Triton kernels that have not been compiled or tried yet."""
+        """The kernels that have not been compiled or tried yet."""
         done = {binary.kernel for binary in self._record.binaries} | self._tried
-        return tuple(kernel for kernel in triton_kernels(self._record) if kernel.id not in done)
+        return tuple(kernel for kernel in compiled_kernels(self._record) if kernel.id not in done)
 
     def pending_stages(self) -> dict[str, int]:
         """Number of kernels that can still be compiled, by stage."""
@@ -178,7 +180,7 @@ class KernelCompiler:
             for binary in self._record.binaries
             if config < len(binary.configs) and binary.config == binary.configs[config]
         }
-        return [kernel.id for kernel in triton_kernels(self._record) if kernel.id not in done]
+        return [kernel.id for kernel in compiled_kernels(self._record) if kernel.id not in done]
 
     def _compile(self, wanted: list[str], config: int) -> None:
         # Imported here because it imports torch and Triton's tools, which reading a record does not need.
@@ -210,7 +212,7 @@ class KernelCompiler:
             self.compile()
         except Exception as error:  # noqa: BLE001 a thread has no caller to raise to: the view shows the error
             self._record = with_problem(self._record, error)
-            self._tried.update(kernel.id for kernel in triton_kernels(self._record))
+            self._tried.update(kernel.id for kernel in compiled_kernels(self._record))
             self._tell({})
 
     def cancel(self) -> None:

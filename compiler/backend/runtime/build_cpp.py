@@ -14,21 +14,16 @@ import atexit
 import ctypes
 import errno
 import os
-import platform
 import re
 import shlex
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -36,12 +31,11 @@ from weakref import WeakSet
 from compiler.backend.cpp.emit import Code, Function
 from compiler.backend.ir import BackendError, CompilerUnavailableError
 from compiler.backend.runtime.elf import missing_bytes
+from compiler.binary.cpp_compiler import command_for, compiler, has_vector_math
 from compiler.process import kill_group, start_in_own_group
 
-_FLAGS = (
-    "-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fopenmp", "-shared", "-fPIC", "-fwrapv",
-    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-strict-aliasing", "-w",
-)  # fmt: skip
+__all__ = ["Build", "command_for", "compiler", "entries", "has_vector_math", "stop_on_error"]
+
 _SHOWN_LINES = 20
 _REJECTION = re.compile(r"kernels\.cpp:\d+(:\d+)?: error: ")
 """Error message of g++ and clang++ for invalid code. Other failures, such as a full disk, are a "fatal error"."""
@@ -52,48 +46,6 @@ extern "C" long PyLong_AsLong(PyObject *);
 extern "C" PyObject *PyLong_FromLong(long);
 """
 _METH_FASTCALL = 0x80
-
-
-def compiler() -> tuple[str, ...]:
-    """The C++ compiler's command, split into words: from the variable CXX, else g++, else clang++.
-
-    Empty if none is found. Warns if the command in CXX can't be used.
-    """
-    named = os.environ.get("CXX", "").strip()
-    for command in filter(None, (named, "g++", "clang++")):
-        try:
-            program, *rest = shlex.split(command)
-        except ValueError as error:
-            _warn_of_variable(named, f"is no command: {error}")
-            continue
-        if found := shutil.which(program):
-            return found, *rest
-        if command is named:
-            _warn_of_variable(named, f"and there is no program {program!r}")
-    return ()
-
-
-@cache
-def _warn_of_variable(named: str, why: str) -> None:
-    warnings.warn(f"CXX names {named!r}, {why}. Another C++ compiler is looked for", stacklevel=3)
-
-
-@cache
-def has_vector_math() -> bool:
-    """Whether g++ can use vectorized math functions of the C library: glibc 2.35 or later on x86-64."""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or "clang" in " ".join(compiler()):
-        return False
-    try:
-        return hasattr(ctypes.CDLL("libmvec.so.1"), "_ZGVbN4v_tanhf")
-    except OSError:
-        return False
-
-
-def command_for(program: Sequence[str], source: Path, library: Path) -> list[str]:
-    """The command that compiles generated code to a shared library."""
-    native = ["-march=native"] * (platform.machine() in ("x86_64", "AMD64"))
-    vector = ["-lmvec"] * has_vector_math()
-    return [*program, *_FLAGS, *native, str(source), "-o", str(library), *vector, "-lm"]
 
 
 class Build:

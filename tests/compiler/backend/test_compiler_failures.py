@@ -25,6 +25,7 @@ from compiler.backend.cpp.emit import Code, Function
 from compiler.backend.ir import CompilerUnavailableError
 from compiler.backend.runtime import build_cpp
 from compiler.backend.runtime.elf import missing_bytes
+from compiler.binary import cpp_compiler
 from compiler.torch_api.compilations import restore_dispatch_modes
 
 pytestmark = pytest.mark.skipif(not build_cpp.compiler(), reason="needs a C++ compiler")
@@ -105,7 +106,7 @@ def test_failures_fall_back_until_fixed(
 @pytest.mark.parametrize("command", ['g++ "', "no-such-compiler"])
 def test_wrong_cxx_falls_back_to_another_compiler(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", command)
-    build_cpp._warn_of_variable.cache_clear()
+    cpp_compiler._warn_of_variable.cache_clear()
     run = torch.compile(training, backend=tcompile)
     with pytest.warns(UserWarning, match="CXX names"):
         torch.testing.assert_close(gradient(run), gradient(training))

@@ -314,11 +314,6 @@ def test_requested_machine_stage_compiles_hidden_kernels() -> None:
     assert len(record.binaries) == 1
 
 
-def test_all_stages_for_cpu_report_missing_triton_code() -> None:
-    record, _ = listened("all", target="cpu")
-    assert [problem.stage for problem in record.problems] == ["ttir"]
-
-
 def test_interrupt_while_compiling_kernels_keeps_the_record() -> None:
     from compiler.engine import Exploration
 

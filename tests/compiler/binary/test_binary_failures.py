@@ -213,7 +213,8 @@ def test_unknown_gpu_is_reported() -> None:
 
 def test_cpp_kernels_are_not_compiled_by_triton() -> None:
     record = compile_record(
-        explore(lambda x: torch.relu(x) + 1, (torch.randn(8),), options=parse_options(target="cpu")).record
+        explore(lambda x: torch.relu(x) + 1, (torch.randn(8),), options=parse_options(target="cpu")).record,
+        stages=("ptx",),
     )
     (problem,) = record.problems
     assert problem.stage == "ttir"

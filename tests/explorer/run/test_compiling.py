@@ -121,7 +121,8 @@ def test_interrupt_keeps_finished_kernels(monkeypatch: pytest.MonkeyPatch) -> No
 def test_stages_depend_on_the_target() -> None:
     assert machine_stages(fused.fused_record("a100")) == ("ttir", "ttgir", "llir", "ptx", "sass")
     assert machine_stages(fused.fused_record("mi300x")) == ("ttir", "ttgir", "llir", "amdgcn")
-    assert machine_stages(small_record()) == ()
+    assert machine_stages(small_record()) == ("llir", "asm")
+    assert machine_stages(small_record().with_fields(kernels=())) == ()
 
 
 class Gate:
