@@ -217,7 +217,7 @@ def test_cpp_kernels_are_not_compiled_by_triton() -> None:
         stages=("ptx",),
     )
     (problem,) = record.problems
-    assert problem.stage == "ttir"
+    assert problem.stage == "ptx"
     assert "C++" in problem.reason
     assert "--target" in problem.hint
 
