@@ -141,6 +141,16 @@ def _amdgcn_names(token: str) -> Iterator[str]:
     yield from _prefixes(bare, "_")
 
 
+def _x86_names(token: str) -> Iterator[str]:
+    """Yield names of an x86 instruction: `add` for `vaddps`, `jcc` for any conditional jump."""
+    yield token
+    yield from (f"{kind}cc" for kind in ("j", "cmov", "set") if token.startswith(kind))
+    bare = token.removeprefix("v") if token.startswith("v") else token
+    while bare:
+        yield bare
+        bare = bare[:-1]
+
+
 _MLIR_TOKEN = re.compile(
     r"[#!]?\b(?:tt|ttg|ttng|amdg|arith|math|scf|cf|ub|gpu|rocdl|nvvm|llvm)\.[a-z_]\w*(?:\.[a-z_]\w*)*"
 )
@@ -195,6 +205,8 @@ _LANGUAGES: dict[str, _Language] = {
     "ptx": _Language(("ptx",), _instructions("ptx"), _ptx_names),
     "sass": _Language(("sass",), _instructions("sass"), _sass_names),
     "amdgcn": _Language(("amdgcn",), _instructions("amdgcn"), _amdgcn_names),
+    "x86": _Language(("x86",), _instructions("x86"), _x86_names),
+    "aarch64": _Language(("aarch64",), _instructions("aarch64"), _prefixes),
     "mlir": _Language(("mlir",), _mlir_tokens, _prefixes),
     "llvm": _Language(("llvm", "triton"), _llvm_tokens, _llvm_names),
     **dict.fromkeys(_OF_PYTHON, _Language(("aten", "triton"), _python_tokens, _python_names)),

@@ -77,7 +77,8 @@ def test_hot_loop_is_found_and_counted() -> None:
 
 def test_remarks_have_the_reason_of_a_refusal() -> None:
     text = (
-        "kernel.cpp:7:9: missed: couldn't vectorize loop\nkernel.cpp:7:9: missed: not vectorized: control flow in loop.\n"
+        "kernel.cpp:7:9: missed: couldn't vectorize loop\n"
+        "kernel.cpp:7:9: missed: not vectorized: control flow in loop.\n"
         "kernel.cpp:9:9: optimized: loop vectorized using 32 byte vectors\n"
         "kernel.cpp:9:1: missed: statement clobbers memory: f ();\n"
     )

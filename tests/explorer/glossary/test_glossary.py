@@ -32,8 +32,9 @@ HELPERS_SINCE_2_15 = {
     "online_softmax_reduce_scalar_combine", "prod_inner_tree",
 }  # fmt: skip
 """Functions of Inductor's triton_helpers.py."""
-FILES = ("amdgcn", "aten", "llvm", "mlir", "ptx", "sass", "triton")
+FILES = ("aarch64", "amdgcn", "aten", "llvm", "mlir", "ptx", "sass", "triton", "x86")
 HOSTS = {
+    "developer.arm.com",
     "docs.nvidia.com",
     "docs.pytorch.org",
     "docs.python.org",
@@ -42,6 +43,7 @@ HOSTS = {
     "mlir.llvm.org",
     "triton-lang.org",
     "www.amd.com",
+    "www.felixcloutier.com",
 }
 ISA = "https://docs.nvidia.com/cuda/parallel-thread-execution/index.html"
 
