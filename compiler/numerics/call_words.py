@@ -12,6 +12,7 @@ from torch import Tensor
 from compiler.numerics.policy.judge import (
     AS_NEAR,
     CANCELLATION,
+    FAR,
     UNDERFLOW,
     Scope,
     errors,
@@ -71,7 +72,7 @@ def _call_words(checks: Sequence[Check], most: Check) -> str:
     known = [check for check in checks if check.max_relative_float64 is not None]
     if len(known) < len([check for check in checks if check.tolerance is not None]) or not known:
         return f"close: {results} within what the format allows; most off is {most.subject}: {_distance_words(most)}"
-    farthest = max(known, key=lambda check: check.max_relative_float64 or 0.0)
+    farthest = max(known, key=lambda check: (_is_eager_wrong(check), check.max_relative_float64 or 0.0))
     if count == 1:
         return _nearness(farthest)
     return f"{_nearness(farthest)}; of {results}, {farthest.subject} is farthest from it"
@@ -109,11 +110,20 @@ def _eagers_own(check: Check, scale: float) -> str:
 def _nearness(check: Check) -> str:
     mine, eager = check.max_absolute_float64 or 0.0, check.eager_absolute_float64 or 0.0
     told = f"{_short(mine)} from it, eager {_short(eager)}"
+    if _is_eager_wrong(check):
+        return f"eager itself is wrong: {_short(eager)} from the formula in float64, the compiled call {_short(mine)}"
     if mine < eager / 2:
         return f"closer to float64 than eager is: {told}"
     if mine <= AS_NEAR * eager:
         return f"as close to float64 as eager is: {told}"
     return f"within what the format allows: {_short(mine)} from float64, eager {_short(eager)}"
+
+
+def _is_eager_wrong(check: Check) -> bool:
+    """Whether eager is far from the formula in float64, and the compiled call is at least 100 times nearer."""
+    mine, eager = check.max_absolute_float64, check.eager_absolute_float64
+    is_far = check.verdict == "close" and (check.max_relative or 0.0) > FAR
+    return is_far and mine is not None and eager is not None and 100 * mine < eager
 
 
 def _largest(values: Tensor) -> float | None:

@@ -11,10 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import native_batch_norm_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from compiler.torch_api.decomposition_tables import is_operator, is_random
 from compiler.torch_api.pytrees import tree_leaves, tree_map
+
+FORMULAS: dict[Any, Any] = {torch.ops.aten.native_batch_norm_backward.default: native_batch_norm_backward}
+"""Operators whose own kernels may be wrong in any dtype, and their formulas.
+
+With a batch of 1, the kernel on a CPU reads an incoming gradient that is not contiguous as if it were (torch 2.13).
+"""
 
 Drawn = tuple[str, bool, list[Tensor]]
 """(random operator, whether it drew random numbers, its results); attention without dropout draws none."""
@@ -50,13 +57,17 @@ class Recording(TorchDispatchMode):
 
 
 class Widened(TorchDispatchMode):
-    """Runs operators in float64. Raises WidenedError if random numbers are drawn inside an operator or a body."""
+    """Runs operators in float64. Raises WidenedError if random numbers are drawn inside an operator or a body.
+
+    `uses_formulas` is whether an operator was computed by its formula.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self, drawn: Sequence[Drawn]) -> None:
         super().__init__()
         self._drawn = iter(drawn)
+        self.uses_formulas = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -71,7 +82,8 @@ class Widened(TorchDispatchMode):
             return func(*args, **kwargs)
         changed = {id(value) for value in _changed_arguments(func, args, kwargs)}
         args, kwargs = tree_map(lambda value: value if id(value) in changed else wide(value), (args, kwargs))
-        result = func(*args, **kwargs)
+        self.uses_formulas |= func in FORMULAS
+        result = FORMULAS.get(func, func)(*args, **kwargs)
         return result if changed else tree_map(wide, result)
 
     def _next_draw(self, func: Any) -> list[Tensor] | None:
