@@ -7,15 +7,14 @@ times are compared (`compiler.advise.simulate`).
 
 from __future__ import annotations
 
-import ast
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import MOVES, Reading, operator_of
-from compiler.record import Artifact, Collective, CollectiveKind, Entity, Record
+from compiler.distributed.rank_branches import captured_branches
+from compiler.record import Collective, CollectiveKind, Entity, Record
 from compiler.record.plain_text import pluralize, size_text
 from compiler.timing.overlap import HIDDEN, Schedule, schedules, with_earliest_starts
 
@@ -39,12 +38,6 @@ WORTH = 0.05
 """Minimum share of the communication for which exposed time, or latency, is reported."""
 LATENCY = 0.5
 """A message is small if more than this share of its estimated time is latency."""
-_COLLECTIVE_CALLS = frozenset({
-    "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast",
-    "all_to_all", "all_to_all_single", "barrier", "reduce", "gather", "scatter", "redistribute", "full_tensor",
-})  # fmt: skip
-_RANK_CALLS = frozenset({"get_rank", "get_local_rank", "get_coordinate", "get_group_rank"})
-_RANK_NAMES = frozenset({"rank", "local_rank", "global_rank"})
 
 
 def unbucketed_collectives(reading: Reading) -> Iterator[Advice]:
@@ -325,7 +318,7 @@ def rank_dependent(reading: Reading) -> Iterator[Advice]:
         return
     callers = {(found.called_at.file, found.called_at.line) for found in reading.record.frames if found.called_at}
     sources = reading.record.of_stage("source")
-    branches = [found for artifact in sources for found in _rank_branches(artifact, callers)]
+    branches = [found for artifact in sources for found in captured_branches(artifact, callers)]
     hangs = [found for found in branches if found[2]]
     if not branches:
         return
@@ -348,69 +341,3 @@ def rank_dependent(reading: Reading) -> Iterator[Advice]:
             "value that depends on the rank makes ranks recompile at different times, while the others wait.", evidence,
             change=Change("Move the branch out of the compiled function, or write it as a tensor operation."),
         )  # fmt: skip
-
-
-def _rank_branches(artifact: Artifact, callers: Set[tuple[str, int]]) -> Iterator[tuple[str, int, bool]]:
-    """(file, line, whether a collective is in it) of each branch on the rank in a captured function of the user.
-
-    `callers` are lines that call compiled functions: the functions around them are not compiled.
-    """
-    if artifact.attrs.get("installed"):
-        return
-    numbers = artifact.attrs.get("numbers") or list(range(1, artifact.text.count("\n") + 2))
-    text = "\n".join("" if line.strip() == "⋮" else line for line in artifact.text.split("\n"))
-    try:
-        tree = ast.parse(textwrap.dedent(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    lines = {int(entity.attrs["line"]) for entity in artifact.entities if "line" in entity.attrs}
-    captured = {line for line in lines if (artifact.title, line) not in callers}
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        inside = numbers[function.lineno - 1 : function.end_lineno]
-        for branch in _branches(function) if captured & set(inside) else ():
-            yield artifact.title, numbers[branch.lineno - 1], _calls_collective(branch)
-
-
-def _branches(function: ast.FunctionDef) -> Iterator[ast.If | ast.IfExp | ast.While]:
-    """The branches of a function on the rank of this process."""
-    assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and _reads_rank(node.value, set())]
-    ranks = {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
-    for node in ast.walk(function):
-        if isinstance(node, ast.If | ast.IfExp | ast.While) and _reads_rank(node.test, ranks):
-            yield node
-
-
-def _reads_rank(node: ast.expr, names: Set[str]) -> bool:
-    """Whether an expression reads the rank: a function of torch, a variable with its result, `rank == 0`."""
-    inside = list(ast.walk(node))
-    compared = [part for each in inside if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq | ast.NotEq)
-                for part in (each.left, *each.comparators)]  # fmt: skip
-    known = (each for each in inside if isinstance(each, ast.Name) and each.id in names)
-    called = (each for each in inside if isinstance(each, ast.Call) and _callee_name(each) in _RANK_CALLS)
-    named = (each for each in compared if isinstance(each, ast.Name | ast.Attribute) and _word(each) in _RANK_NAMES)
-    return any(True for found in (known, called, named) for _ in found)
-
-
-def _word(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
-
-
-def _callee_name(node: ast.Call) -> str:
-    return _word(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
-
-
-def _calls_collective(branch: ast.If | ast.IfExp | ast.While) -> bool:
-    """Whether one side of a branch calls a collective that the other side does not call."""
-    sides = [[branch.body], [branch.orelse]] if isinstance(branch, ast.IfExp) else [branch.body, branch.orelse]
-    called = [
-        sorted(
-            name
-            for statement in side
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Call) and (name := _callee_name(node)) in _COLLECTIVE_CALLS
-        )
-        for side in sides
-    ]
-    return called[0] != called[1]

@@ -24,6 +24,7 @@ from compiler.record import Artifact, Entity, Span
 WHOLE_FILE_LINES = 400
 WHOLE_CELL_LINES = 5000
 GAP = "⋮"
+_LINE_OF_FILE = re.compile(r"^(\s*# (?:recompute: \w+ )?File: )(/[^\n]*?)(:\d+ in )", re.MULTILINE)
 _DEF = re.compile(r"\s*(async\s+)?def\s")
 _CLASS = re.compile(r"\s*class\s")
 _CELL = re.compile(r"(ipykernel_\d+[/\\]\d+\.py$)|(^<ipython-input-)|(^<stdin>)|(^<tcompile)")
@@ -82,10 +83,10 @@ class SourceBook:
         return next((path for path, known in self._names.items() if known == name), "")
 
     def shorten(self, text: str) -> str:
-        """`text` with the full path of every known file replaced by its short name."""
+        """`text` with the full path of every known file, and of every line's file, replaced by its short name."""
         for file in sorted(self.lines, key=len, reverse=True):
             text = text.replace(file, self.name(file))
-        return text
+        return _LINE_OF_FILE.sub(lambda found: f"{found[1]}{self.name(found[2])}{found[3]}", text)
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """One artifact for each file: cells first, then the user's files, then installed packages."""

@@ -6,6 +6,7 @@ rank captures, compiles and keeps in memory what it would in the real job, and v
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from compiler.torch_api.dtensor import mesh_sizes
 from compiler.torch_api.fake_tensors import FakeTensorMode
 from compiler.torch_api.missing_gpus import has_gpu, keep_on_cpu, run_spawned_function
 from compiler.torch_api.patching import Function, set_environment
+from compiler.torch_api.pipelines import decide_without_other_stages
 
 
 @dataclass
@@ -58,6 +60,7 @@ class SimulatedGroup:
             stack.enter_context(process_groups.note_meshes(self._note_mesh))
             stack.enter_context(process_groups.make_own_chunks())
             stack.enter_context(run_spawned_function(self.rank, self.world, self.local_size))
+            stack.enter_context(decide_without_other_stages())
             SimulatedGroup.active = self
             try:
                 yield self
@@ -137,6 +140,11 @@ class SimulatedGroup:
             why = "With --fake (fake=True) weights need no memory: make the model without the meta device."
         elif "flash_attention_for_cpu" in words and "sharding strategy" in words:
             why = "torch can't split attention on a CPU over ranks: explore context_parallel where a GPU is."
+        elif "allocate memory" in words and "torch.distributed.pipelining.stage" in sys.modules:
+            why = (
+                "A simulated rank gets no messages, and a stage of a pipeline waits for its shapes: give PipelineStage "
+                "input_args and output_args, which require gradients if a loss is trained, and none otherwise."
+            )
         if why:
             error.args = (f"{words}\n{why}",)
 

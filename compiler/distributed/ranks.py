@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations, product, zip_longest
+from itertools import product
 from math import prod
-from typing import Any
 
-from compiler.record import Artifact, Collective, Place, Record, Span
+from compiler.distributed.distinct import stand_ins_in_mesh
+from compiler.distributed.hangs import Hang, find_hangs
+from compiler.record import Artifact, Place, Record
 from compiler.record.options import Options
 from compiler.record.plain_text import rank_words
 from compiler.torch_api.shard_shapes import Sharding
@@ -18,24 +19,6 @@ from compiler.torch_api.shard_shapes import Sharding
 _COMPARED = (
     "captured", "pre_grad", "joint", "forward", "backward", "inference", "post_grad", "ir", "fused_ir", "kernels",
 )  # fmt: skip
-_POINT_TO_POINT = ("send", "recv", "point_to_point")
-
-
-@dataclass(frozen=True)
-class Hang:
-    """A collective that `waiting` ranks call and `others` do not: the job stops there.
-
-    `lines` are those of the waiting ranks, `beside` those of what the others call instead, or called last.
-    """
-
-    words: str
-    waiting: tuple[int, ...]
-    others: tuple[int, ...]
-    lines: tuple[Span, ...] = ()
-    beside: tuple[Span, ...] = ()
-
-    def __str__(self) -> str:
-        return self.words
 
 
 @dataclass(frozen=True)
@@ -44,6 +27,8 @@ class Ranks:
 
     `shapes` groups all ranks of the job by the shapes of their shards; () if they are unknown. `failed` are ranks on
     which the program raised an error, with its words. `mesh` has name and size of each dimension of the device mesh.
+    `in_mesh` has the ranks of which few were simulated along each dimension, with the equal rank that stands for each;
+    None if only the ranks that were named are simulated.
     """
 
     world: int
@@ -52,6 +37,7 @@ class Ranks:
     shapes: tuple[tuple[int, ...], ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
     origin: str = "simulated"
+    in_mesh: Mapping[int, int] | None = None
 
     @cached_property
     def fingerprints(self) -> dict[int, str]:
@@ -69,13 +55,20 @@ class Ranks:
 
     @cached_property
     def stand_ins(self) -> dict[int, int]:
-        """Rank that was not simulated -> a simulated rank whose shards have the same shapes."""
+        """Rank that was not simulated -> a simulated rank that stands for it, as `likeness` says."""
+        if self.in_mesh is not None:
+            return dict(self.in_mesh)
         found: dict[int, int] = {}
         for group in self.shapes:
             known = next((rank for rank in group if rank in self.records), None)
             if known is not None:
                 found |= {rank: known for rank in group if rank not in self.records}
         return found
+
+    @property
+    def likeness(self) -> str:
+        """How a rank that was not simulated is like the rank that stands for it."""
+        return "between equal ranks of the mesh, as" if self.in_mesh is not None else "shards of the same shapes as"
 
     @property
     def not_simulated(self) -> tuple[int, ...]:
@@ -94,11 +87,10 @@ class Ranks:
         like: dict[int, list[int]] = {}
         for rank, stand_in in self.stand_ins.items():
             like.setdefault(stand_in, []).append(rank)
-        lines += [f"not simulated: {rank_words(ranks)}, whose shards have the shapes of rank {rank}'s"
-                  for rank, ranks in like.items()]  # fmt: skip
+        lines += [f"not simulated: {rank_words(ranks)}; {self.likeness} rank {rank}" for rank, ranks in like.items()]
         unlike = [rank for rank in self.not_simulated if rank not in self.stand_ins]
-        why = "shards have other shapes" if self.shapes else "shapes are unknown"
-        lines += [f"not simulated: {rank_words(unlike)}, whose {why}"] if unlike else []
+        why = "too many ranks differ" if self.in_mesh is not None else "shards of other shapes" if self.shapes else ""
+        lines += [f"not simulated: {rank_words(unlike)}; {why or 'shapes are unknown'}"] if unlike else []
         lines += [f"rank {rank} failed: {words}" for rank, words in self.failed.items()]
         return "\n".join([*lines, *map(str, self.hangs)])
 
@@ -154,16 +146,26 @@ def explore_others(
     An exception of the program on another rank is noted, as the first rank has run.
     """
     shapes = equal_shapes(found, options.ranks)
-    own = first_rank(options)
-    records, failed = {own: first}, {}
-    for rank in asked_ranks(options, first.place, shapes) if asks_several(options) else ():
-        if rank not in records:
+    group_of = {rank: group[0] for group in shapes for rank in group}
+    records, failed = {first_rank(options): first}, dict[int, str]()
+
+    def simulate(rank: int) -> str:
+        if rank not in records and rank not in failed:
             try:
                 records[rank] = explore_rank(rank)
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything on another rank
                 failed[rank] = f"{type(error).__name__}: {error}"
-    mesh = first.place.mesh if first.place else ()
-    return Ranks(options.ranks, dict(sorted(records.items())), mesh, shapes, failed)
+        return failed.get(rank) or fingerprint(records[rank], group_of.get(rank, ""))
+
+    for rank in asked_ranks(options, first.place, shapes) if asks_several(options) else ():
+        simulate(rank)
+    mesh, in_mesh = first.place.mesh if first.place else (), None
+    if "distinct" in options.rank.split(","):
+        sizes = [size for _, size in mesh]
+        whole = sizes if prod(sizes) == options.ranks else [options.ranks]
+        found = stand_ins_in_mesh(whole, simulate, group_of.get)
+        in_mesh = {rank: like for rank, like in found.items() if rank not in records and like in records}
+    return Ranks(options.ranks, dict(sorted(records.items())), mesh, shapes, failed, in_mesh=in_mesh)
 
 
 def fingerprint(record: Record, shapes: object = "") -> str:
@@ -186,79 +188,3 @@ def compared_artifacts(record: Record) -> Iterator[Artifact]:
             for name, instead in names.items():
                 text = text.replace(f"'{name}'", f"'{instead}'")
             yield replace(artifact, text=text)
-
-
-def find_hangs(records: Mapping[int, Record]) -> tuple[Hang, ...]:
-    """Where ranks wait for ranks that never come, by the collectives that each pair of ranks has to call together.
-
-    Ranks that stop at the same lines are reported together. Sends and receives are not compared.
-    """
-    found: dict[tuple[str, str], list[_Stop]] = {}
-    for one, other in combinations(records, 2):
-        stop = _first_stop(one, other, records)
-        if stop is not None:
-            found.setdefault((_call_words(stop.call), _call_words(stop.instead)), []).append(stop)
-    return tuple(map(_hang, found.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    """`waiting` calls a collective that `other` must call too, which calls `instead`, or nothing after `last`."""
-
-    waiting: int
-    other: int
-    call: Collective
-    instead: Collective | None
-    last: Collective | None = None
-
-
-def _first_stop(one: int, other: int, records: Mapping[int, Record]) -> _Stop | None:
-    """The first collective that two ranks of one group do not call together."""
-    of_one, of_other = (_shared_calls(records[rank], {one, other}) for rank in (one, other))
-    last: tuple[Collective | None, Collective | None] = None, None
-    for call, instead in zip_longest(of_one, of_other):
-        if call is None:
-            return _Stop(other, one, instead[1], None, last[0])
-        if instead is None:
-            return _Stop(one, other, call[1], None, last[1])
-        if call[0] != instead[0]:
-            return _Stop(one, other, call[1], instead[1])
-        last = call[1], instead[1]
-    return None
-
-
-def _shared_calls(record: Record, ranks: set[int]) -> list[tuple[tuple[Any, ...], Collective]]:
-    """The collectives of groups that hold these ranks, in order, each with what must be equal on all ranks."""
-    members = {group.name: group.ranks for group in record.groups}
-    calls = sorted(record.collectives, key=lambda call: call.order)
-    return [
-        ((call.kind, members[call.group], call.reduction), call)
-        for call in calls
-        if call.kind not in _POINT_TO_POINT and ranks <= set(members.get(call.group, ()))
-    ]
-
-
-def _hang(stops: Sequence[_Stop]) -> Hang:
-    first = stops[0]
-    waiting = tuple(sorted({stop.waiting for stop in stops}))
-    others = tuple(sorted({stop.other for stop in stops} - set(waiting)))
-    who, them = rank_words(waiting), rank_words(others)
-    verb, never = ("waits" if len(waiting) == 1 else "wait"), ("calls" if len(others) == 1 else "call")
-    words = f"{who.capitalize()} {verb} in {_call_words(first.call)}, which {them} never {never}: the job hangs there."
-    if first.instead is not None:
-        words += f" {them.capitalize()} {never} {_call_words(first.instead)} instead."
-    elif first.last is not None:
-        words += f" {them.capitalize()} {never} none after {_call_words(first.last)}."
-    beside = first.instead or first.last
-    return Hang(words, waiting, others, first.call.lines, beside.lines if beside is not None else ())
-
-
-def _call_words(call: Collective | None) -> str:
-    """A collective with its line: `all_reduce (train.py:31: dist.all_reduce(x))`."""
-    if call is None:
-        return ""
-    if not call.lines:
-        return call.kind
-    line = next((line for line in call.lines if not line.file.startswith("torch/")), call.lines[0])
-    code = f": {line.code}" if line.code and not line.file.startswith("torch/") else ""
-    return f"{call.kind} ({line.file}:{line.line}{code})"

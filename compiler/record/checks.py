@@ -236,6 +236,7 @@ def _check_collective(found: Collective, path: str) -> None:
     for name in ("group_size", "tensors", "order", "calls"):
         fits = 0 <= getattr(found, name) <= MOST_RANKS
         _expect(fits, f"Expected a number from 0 to {MOST_RANKS:,}", f"{path}.{name}")
+    _expect(-1 <= found.peer < MOST_RANKS, f"Expected a rank below {MOST_RANKS:,}", f"{path}.peer")
     is_time = found.seconds is None or 0 <= found.seconds < MOST_SECONDS
     _expect(is_time, f"Expected from 0 to {MOST_SECONDS:,} seconds", f"{path}.seconds")
     for place, line in enumerate(found.lines):

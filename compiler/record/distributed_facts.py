@@ -94,6 +94,8 @@ class Collective:
     order: int = 0
     calls: int = 1
     """How often the step calls it: a graph that several blocks share runs once for each."""
+    peer: int = -1
+    """The rank that a send or a receive is with; -1 if it is unknown, and for other kinds."""
 
     @property
     def bytes(self) -> int:
@@ -184,16 +186,18 @@ _KINDS: tuple[tuple[str, CollectiveKind], ...] = (
 )  # fmt: skip
 """Part of an operator's name -> its kind; the first that fits."""
 _WAIT = "_c10d_functional.wait_tensor"
+_CAPTURED = "torch._ops."
+"""Operators have this before their names in a captured graph, and no overload."""
 
 
 def is_wait(target: str) -> bool:
     """Whether the operator with this name waits for a collective."""
-    return target.startswith(_WAIT)
+    return target.removeprefix(_CAPTURED).startswith(_WAIT)
 
 
 def collective_kind(target: str) -> CollectiveKind | None:
     """The kind of collective that an operator calls (`_c10d_functional.all_reduce.default`); None for others."""
-    namespace, _, name = target.partition(".")
+    namespace, _, name = target.removeprefix(_CAPTURED).partition(".")
     if namespace not in _NAMESPACES or name.startswith("wait_tensor"):
         return None
     return next((kind for part, kind in _KINDS if part in name), None)

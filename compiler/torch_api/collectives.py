@@ -35,6 +35,7 @@ class Message:
     tensors: int
     input_bytes: int
     output_bytes: int
+    peer: int = -1
 
     def collective(self, **own: Any) -> Collective:
         """The collective as a fact of a record; `own` are the fields that are not about the message."""
@@ -112,7 +113,7 @@ class OperatorCalls(TorchDispatchMode):
 
 def _arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of an operator's call by name."""
-    schema = getattr(operator, "_schema", None)
+    schema = getattr(getattr(operator, "default", operator), "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
     return dict(zip(names, args, strict=False)) | dict(kwargs)
 

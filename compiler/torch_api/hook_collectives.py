@@ -23,7 +23,7 @@ from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.parallel import DistributedDataParallel
 
-from compiler.record import CollectiveKind
+from compiler.record import CollectiveKind, Group
 from compiler.record.break_facts import Place
 from compiler.torch_api import fx
 from compiler.torch_api.collectives import Message, OperatorCalls, group_facts, message_of_call
@@ -61,6 +61,8 @@ METHODS: dict[str, tuple[CollectiveKind, str]] = {
 """Methods of ProcessGroup, and which of their arguments are tensors. Versions of torch have some under two names."""
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "PREMUL_SUM")
 _MOST_FRAMES = 200
+_WAIT_LATER, _OWN_FRAMES = ("irecv", "batch_isend_irecv"), 8
+"""Functions of torch.distributed that receive without waiting, and how many frames above a method they are at most."""
 _TORCH = f"{torch.__path__[0]}/"
 _TOP = Path(__file__).parents[2]
 _NOT_USERS = (_TORCH, f"{_TOP}/compiler/", f"{_TOP}/explorer/", "<")
@@ -232,12 +234,15 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
     inputs = [] if order in (_RECEIVED, _NONE) else second if order == _OUTPUT_FIRST else first
     outputs = [] if order in (_SENT, _NONE) else first
     frames = list(_frames(frame))
+    functions = {each.f_code.co_name for each in frames[:_OWN_FRAMES]}
+    waits_later = kind == "recv" and "recv" not in functions and not functions.isdisjoint(_WAIT_LATER)
     of_fsdp = [each for each in frames if is_of_fsdp(each)]
-    given = inputs or outputs
+    given, over = inputs or outputs, group_facts(group)
     return HookCall(
         kind=kind,
-        operator=name,
-        group=group_facts(group),
+        operator=f"i{name}" if waits_later else name,
+        group=over,
+        peer=_peer(values[1], over) if order in (_SENT, _RECEIVED) and len(values) > 1 else -1,
         reduction=_reduction(values) if "reduce" in kind else "",
         dtype=", ".join(dict.fromkeys(fx.dtype_name(each.dtype) for each in given)),
         tensors=len(given),
@@ -253,6 +258,11 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
 
 def _user_places(frames: Iterable[FrameType]) -> tuple[Place, ...]:
     return tuple(_place(each) for each in frames if not each.f_code.co_filename.startswith(_NOT_USERS))
+
+
+def _peer(number: Any, group: Group) -> int:
+    """The rank with this number in a group; -1 for any."""
+    return group.ranks[number] if isinstance(number, int) and 0 <= number < len(group.ranks) else -1
 
 
 def _place(frame: FrameType) -> Place:

@@ -21,7 +21,6 @@ from explorer.render.document import Chart, Document, Only, Parts, Row, Section,
 CHART = "rank_grid"
 MOST_PAIRS = 28
 """Maximum number of pairs of groups whose difference a grid carries: 8 groups."""
-STATES = ("simulated", "not simulated; its shards have the shapes of a rank that was", "not simulated", "failed")
 SIMULATED, STAND_IN, UNKNOWN, FAILED = range(4)
 _KINDS = {
     "captured": "graph", "joint": "autograd", "forward": "autograd", "backward": "autograd", "inference": "autograd",
@@ -63,7 +62,9 @@ def group_table(ranks: Ranks) -> Table:
     rows = []
     for index, group in enumerate(ranks.groups):
         like = [rank for rank, known in ranks.stand_ins.items() if known in group]
-        words = rank_words(group) + (f"; not simulated, same shapes: {set_words(like, ranks)}" if like else "")
+        words = rank_words(group) + (
+            f"; not simulated, {ranks.likeness} one of them: {set_words(like, ranks)}" if like else ""
+        )
         rows.append(Row((Tag(letter(index), "strong"), words, *facts(ranks.records[group[0]]))))
     unknown = unknown_ranks(ranks)
     rows += [Row(("", f"not simulated: {set_words(unknown, ranks)}", "", "", ""))] if unknown else []
@@ -124,6 +125,7 @@ def grid_data(ranks: Ranks) -> dict[str, Any]:
     return {
         "mesh": [list(each) for each in ranks.mesh] if prod(size for _, size in ranks.mesh) == ranks.world else [],
         "origin": ranks.origin,
+        "likeness": ranks.likeness,
         "group": [group_of.get(rank, group_of.get(stand_ins.get(rank, -1), -1)) for rank in cells],
         "state": [_state(rank, ranks) for rank in cells],
         "like": {str(rank): known for rank, known in stand_ins.items()},

@@ -12,6 +12,24 @@ from explorer.reading.columns import ASKED, COLUMNS
 from explorer.reading.stages import ranked_stage
 
 
+class WideTable(pd.DataFrame):
+    """A DataFrame with many columns, which prints those in `printed`, and names the others."""
+
+    _metadata = ("printed",)
+    printed: tuple[str, ...]
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    def __repr__(self) -> str:
+        names = [name for name in self.printed if name in self.columns]
+        rows = pd.DataFrame(self)[names].to_string(na_rep="-", max_rows=pd.get_option("display.max_rows"))
+        return f"{rows}\nalso: {', '.join(name for name in self.columns if name not in names)}"
+
+    __str__ = __repr__
+
+
 def own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:
     """Values of the fact's fields that are columns of the table; empty text becomes None."""
     return cells_of(fact, COLUMNS[table] if table in COLUMNS else ASKED[table], separator)

@@ -28,7 +28,7 @@ from compiler.record import (
     Unit,
 )
 from explorer.reading.cause import closest_failure, condition_text, culprit_code, place_and_code, users_place
-from explorer.reading.data_frames import count_table, facts_table, own_cells, table_of
+from explorer.reading.data_frames import WideTable, count_table, facts_table, own_cells, table_of
 from explorer.reading.kernel_table import (
     binaries_of,
     bound_microseconds,
@@ -220,8 +220,11 @@ def collectives(record: Record) -> pd.DataFrame:
     """
     from compiler.timing.overlap import schedules
 
-    exposed = {name: seconds for found in schedules(record) for name, seconds in found.exposed.items()}
-    return table_of("collectives", [_collective_row(found, exposed.get(found.id)) for found in record.collectives])
+    exposed = {name: seconds for each in schedules(record) for name, seconds in each.exposed.items()}
+    rows = [_collective_row(found, exposed.get(found.id)) for found in record.collectives]
+    found = WideTable(table_of("collectives", rows))
+    found.printed = ("kind", "half", "group_size", "input_bytes", "output_bytes", "dtype", "estimate_us", "where")
+    return found
 
 
 def _collective_row(found: Collective, exposed: float | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from compiler.record import Artifact, Environment, GraphBreak, Recompile, Record
 from compiler.record.options import Options
 from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.findings.check_text import summary_lines as check_lines
+from explorer.findings.collectives import kinds_table
 from explorer.findings.timing.heat_text import heat_text
 from explorer.findings.timing.text import summary_lines as timing_lines
 from explorer.findings.versus import versus_document
@@ -39,7 +40,8 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """A summary of the exploration: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), document_text(versus_document(record)), "\n".join(timing_lines(record, width))]
+    parts += [_kernels(record), _collectives(record), document_text(versus_document(record))]
+    parts.append("\n".join(timing_lines(record, width)))
     parts += [heat_text(record), "\n".join(check_lines(record, width))]
     parts += [_breaks(record), _xray(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
@@ -131,6 +133,15 @@ def _kernels(record: Record) -> str:
     head = ("kernel", "kind", "calls", "bytes", *(("registers", "spills", "occupancy") if facts else ()))
     rows = columns([(*row, *[""] * (len(head) - len(row))) for row in (head, *shown)], right=range(2, 7))
     return "\n".join([*rows, *_more_line(totals, KERNELS_SHOWN, "run.kernels")])
+
+
+def _collectives(record: Record) -> str:
+    """What a rank sends in one step, by kind; "" if it calls no collective."""
+    if not record.collectives:
+        return ""
+    sent = size_text(sum(found.bytes for found in record.collectives))
+    count = pluralize(len(record.collectives), "collective")
+    return "\n".join([f"{count} in one step, {sent} (run.collectives):", *align_rows(kinds_table(record))])
 
 
 def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:

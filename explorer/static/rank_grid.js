@@ -7,7 +7,7 @@ import { h } from "./dom.js";
 /** @typedef {import("./document.js").Part} Part */
 /**
  * @typedef {{letter: string, ranks: string, first: number, facts: string[]}} Group
- * @typedef {{mesh: [string, number][], origin: string, group: number[], state: number[], like: Record<string, number>,
+ * @typedef {{mesh: [string, number][], origin: string, likeness: string, group: number[], state: number[], like: Record<string, number>,
  *   failed: Record<string, string>, groups: Group[], differences: Record<string, Part[]>}} Ranks
  */
 
@@ -85,7 +85,7 @@ class RankGrid {
   legend() {
     const { groups, state } = this.data;
     const keys = groups.map(({ letter, ranks }, index) => key(`tc-rank-simulated`, index, `${letter}: ${ranks}`));
-    if (state.includes(1)) keys.push(key("tc-rank-like", 0, "not simulated, shards of the same shapes"));
+    if (state.includes(1)) keys.push(key("tc-rank-like", 0, `not simulated; ${this.data.likeness} one that was`));
     if (state.includes(2)) keys.push(key("tc-rank-unknown", -1, "not simulated"));
     if (state.includes(3)) keys.push(key("tc-rank-failed", -1, "failed"));
     return h("div", { class: "tc-rank-legend" }, ...keys);
@@ -93,13 +93,13 @@ class RankGrid {
 
   /** What is known of a rank, in words. @param {number} rank */
   words(rank) {
-    const { group, groups, state, like, failed, origin } = this.data;
+    const { group, groups, state, like, likeness, failed, origin } = this.data;
     const where = this.coordinates(rank);
     const name = `rank ${rank}${where ? ` (${where})` : ""}`;
     if (state[rank] === 3) return `${name}: failed, ${failed[rank] ?? ""}`;
     if (state[rank] === 2) return `${name}: not simulated`;
     const letter = `group ${groups[group[rank]].letter}`;
-    return state[rank] === 1 ? `${name}: not simulated; shards of the same shapes as rank ${like[rank]}, ${letter}` : `${name}: ${origin}, ${letter}`;
+    return state[rank] === 1 ? `${name}: not simulated; ${likeness} rank ${like[rank]}, ${letter}` : `${name}: ${origin}, ${letter}`;
   }
 
   /** @param {number} rank */
@@ -187,11 +187,12 @@ class RankGrid {
   /** @param {number} rank */
   told(rank) {
     const group = this.data.groups[this.data.group[rank]];
+    if (this.data.state[rank] === 3) return [h("p", {}, h("b", {}, `Rank ${rank}`), ` failed: ${this.data.failed[rank] ?? ""}`)];
     if (!group) return [h("p", {}, "Nothing is known of this rank. Simulate it with ", h("code", {}, `--rank ${rank}`), ".")];
     const [weights, peak, sent] = group.facts;
     const facts = [weights && `${weights} of weights`, peak && `${peak} of memory at the peak`, `collectives: ${sent}`].filter(Boolean).join("; ");
     const name = this.recordOf(rank);
-    const why = this.data.state[rank] === 1 ? ", whose shards have the same shapes" : ", which is equal";
+    const why = this.data.state[rank] === 1 ? ", which stands for it" : ", which is equal";
     const open = h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.place.actions.open(name) }, `Open the record of ${name}${name === `rank ${rank}` ? "" : why}`);
     return [h("p", {}, h("b", {}, `Rank ${rank}`), ` of group ${group.letter} (${group.ranks}): ${facts}. `, this.opensBelow ? "" : open)];
   }

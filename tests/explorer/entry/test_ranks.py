@@ -19,8 +19,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import explorer
+from compiler.distributed.distinct import stand_ins_in_mesh
 from compiler.distributed.group import simulate_group
-from compiler.distributed.ranks import asked_ranks, find_hangs, mesh_corners
+from compiler.distributed.hangs import find_hangs
+from compiler.distributed.ranks import asked_ranks, mesh_corners
 from compiler.record import Collective, Group, Place, Record, Span
 from compiler.record.options import OptionError, Options
 from explorer.entry.user_code import UserError, run_user_code
@@ -96,7 +98,32 @@ def test_shared_graphs_are_those_of_a_rank_alone(trained: Run) -> None:
 def test_ranks_with_smaller_shards_are_simulated() -> None:
     run = explorer.explore(make_uneven, torch.randn(2, 16), ranks=4, rank="distinct", stages="captured")
     assert run.ranks.shapes == ((0, 1, 2), (3,))
-    assert run.ranks.groups == ((0,), (3,))
+    assert run.ranks.groups == ((0, 1, 2), (3,))
+
+
+def test_few_ranks_of_a_mesh_are_simulated_to_find_those_that_differ() -> None:
+    tried: list[int] = []
+
+    def simulate(rank: int) -> object:
+        """Of 100 stages, the first and the last are others; of 4 ranks of each, the third has more experts."""
+        tried.append(rank)
+        return {0: "first", 99: "last"}.get(rank // 4, ""), rank % 4 == 2
+
+    like = stand_ins_in_mesh([100, 4], simulate, lambda _: None)
+    known = set(tried)
+    assert len(known) < 30
+    assert {rank: simulate(like.get(rank, rank)) for rank in range(400)} == {r: simulate(r) for r in range(400)}
+    assert known | like.keys() == set(range(400))
+
+
+def make_experts() -> nn.Module:
+    """Five experts on four ranks, which no DTensor tells of."""
+    return nn.Sequential(*(Block(8) for _ in range(2 if dist.get_rank() == 1 else 1)))
+
+
+def test_uneven_experts_are_seen() -> None:
+    run = explorer.explore(make_experts, torch.randn(2, 16), ranks=4, rank="distinct", stages="captured")
+    assert run.ranks.groups == ((0, 2, 3), (1,))
 
 
 def test_a_cell_runs_again_for_each_rank_on_copies(magic_shell: InteractiveShell) -> None:
@@ -151,6 +178,41 @@ def test_named_ranks() -> None:
     assert mesh_corners(place.mesh, 8) == [0, 3, 4, 7]
     assert asked_ranks(Options(ranks=8, rank="5,corners"), place, ()) == (5, 0, 3, 4, 7)
     assert asked_ranks(Options(ranks=8, rank="distinct"), None, ((0, 1), (2, 3))) == (0, 7, 2)
+
+
+def talk() -> None:
+    """Rank 3 does not come to a collective of rank 2, and sends to rank 0; ranks 0 and 1 receive before they send."""
+    rank, x = dist.get_rank(), torch.ones(2, 16)
+    BLOCK(x)
+    if rank < 2:
+        dist.recv(x, 1 - rank)
+        dist.send(x, 1 - rank)
+    if rank == 2:
+        dist.all_reduce(x, group=PAIR[-1])
+    elif rank == 3:
+        dist.send(x, 0)
+
+
+BLOCK, PAIR = Block(8), list[Any]()
+
+
+def talk_in_a_pair() -> None:
+    PAIR.append(dist.new_group([2, 3]))
+    talk()
+
+
+def test_both_lines_of_a_hang_are_told() -> None:
+    run = explorer.explore(talk_in_a_pair, ranks=4, rank="0,1,2,3", stages="captured")
+    (alone, unmatched, circle) = (str(hang).partition(".py:") for hang in run.ranks.hangs)
+    assert (alone[0], unmatched[0], circle[0]) == (
+        "Rank 2 waits in all_reduce (tests/explorer/entry/test_ranks",
+        "Rank 3 waits in send to rank 0 (tests/explorer/entry/test_ranks",
+        "Rank 0 waits in recv from rank 1 (tests/explorer/entry/test_ranks",
+    )
+    assert "which rank 3 never calls" in alone[2]
+    assert alone[2].endswith("if rank == 2:")
+    assert "which rank 0 never receives" in unmatched[2]
+    assert "Rank 1 sends it in send to rank 0" in circle[2]
 
 
 def rank_with(*calls: tuple[str, int]) -> Record:
