@@ -177,7 +177,9 @@ class Exploration:
             if kind is None:
                 if self._calls:
                     call = self._calls[0]
-                    self._builder.pipelines.extend(pipeline_schedules(call.fn, tree_leaves((call.args, call.kwargs))))
+                    made = SimulatedGroup.active.schedules if SimulatedGroup.active is not None else []
+                    values = [*tree_leaves((call.args, call.kwargs)), *made]
+                    self._builder.pipelines.extend(pipeline_schedules(call.fn, values))
                 self._mark_first_call_breaks()
                 self._measure()
         if not self.has_graphs and all(problem.stage != "captured" for problem in self._builder.problems):

@@ -35,10 +35,10 @@ def stand_ins_in_mesh(sizes: Sequence[int], simulate: Mark, known: Mark) -> dict
         tried.add(rank)
         return simulate(rank)
 
-    lines = [
-        _firsts_of_equal(size, lambda place, by=stride: mark(place * by), lambda place, by=stride: known(place * by))  # type: ignore[misc]
-        for size, stride in zip(sizes, strides, strict=True)
-    ]
+    def line(size: int, stride: int) -> dict[int, int]:
+        return _firsts_of_equal(size, lambda place: mark(place * stride), lambda place: known(place * stride))
+
+    lines = list(map(line, sizes, strides))
     found: dict[int, int] = {}
     for places in product(*map(range, sizes)):
         firsts = [line.get(place) for line, place in zip(lines, places, strict=True)]

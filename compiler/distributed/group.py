@@ -21,20 +21,21 @@ from compiler.torch_api.dtensor import mesh_sizes
 from compiler.torch_api.fake_tensors import FakeTensorMode
 from compiler.torch_api.missing_gpus import has_gpu, keep_on_cpu, run_spawned_function
 from compiler.torch_api.patching import Function, set_environment
-from compiler.torch_api.pipelines import decide_without_other_stages
+from compiler.torch_api.pipelines import decide_without_other_stages, note_schedules
 
 
 @dataclass
 class SimulatedGroup:
     """One rank of a simulated job. `groups` is torch.distributed's state, kept while the job is not active.
 
-    `meshes` are the device meshes that were made in the job, in order.
+    `meshes` are the device meshes that were made in the job, in order, and `schedules` its pipelines' schedules.
     """
 
     world: int
     rank: int
     node_size: int = GPUS_A_NODE
     meshes: list[Any] = field(default_factory=list)
+    schedules: list[Any] = field(default_factory=list)
     groups: Any = None
     active: ClassVar[SimulatedGroup | None] = None
     """The rank that this process simulates now."""
@@ -61,6 +62,7 @@ class SimulatedGroup:
             stack.enter_context(process_groups.make_own_chunks())
             stack.enter_context(run_spawned_function(self.rank, self.world, self.local_size))
             stack.enter_context(decide_without_other_stages())
+            stack.enter_context(note_schedules(self.schedules.append))
             SimulatedGroup.active = self
             try:
                 yield self

@@ -79,7 +79,7 @@ class Redistributions:
         if mode is None:
             return run(tensor, source, target, **options)
         graph: Any = mode.tracer.graph
-        last = next(reversed(graph.nodes), None)
+        last = next(iter(reversed(graph.nodes)), None)
         result = run(tensor, source, target, **options)
         new: list[Node] = list(takewhile(lambda node: node is not last, reversed(graph.nodes)))
         if new:

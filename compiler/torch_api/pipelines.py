@@ -12,7 +12,7 @@ import torch
 
 from compiler.record.distributed_facts import PipelineSchedule, PipelineStep
 from compiler.torch_api.collectives import is_simulated
-from compiler.torch_api.patching import call_hidden, hide_frame, replace_attribute
+from compiler.torch_api.patching import call_after, call_hidden, hide_frame, replace_attribute
 
 _KINDS = ("F", "B", "I", "W")
 
@@ -56,6 +56,21 @@ def decide_without_other_stages() -> Iterator[None]:
         replace_attribute(kind, "_warmup_forward_vote", lambda _: vote),
         replace_attribute(kind, "_warmup_backward_result", lambda _: result),
     ):
+        yield
+
+
+@contextmanager
+def note_schedules(note: Callable[[Any], None]) -> Iterator[None]:
+    """Call `note` for each schedule that is made in the block; the package must be imported before."""
+    module = sys.modules.get("torch.distributed.pipelining.schedules")
+    if module is None:
+        yield
+        return
+
+    def note_made(_: None, schedule: Any, *_args: Any, **_options: Any) -> None:
+        note(schedule)
+
+    with replace_attribute(module._PipelineSchedule, "__init__", call_after(note_made)):
         yield
 
 

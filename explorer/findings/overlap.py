@@ -66,7 +66,7 @@ def sides_table(sides: tuple[Side, ...]) -> Table:
         options = ", ".join(f"{name}={value!r}" for name, value in side.options.items())
         rows.append(Row((side.name, *_facts(side)), title=options))
     head = ("pass", "collectives", "bytes", "communication", "exposed", "step")
-    return Table(head, tuple(rows), right=(1, 2), label="Passes on communication")
+    return Table(head, tuple(rows), right=(1, 2, 3, 4, 5), label="Passes on communication")
 
 
 def _facts(side: Side) -> tuple[str, ...]:
