@@ -163,8 +163,8 @@ def explore_others(
     if "distinct" in options.rank.split(","):
         sizes = [size for _, size in mesh]
         whole = sizes if prod(sizes) == options.ranks else [options.ranks]
-        found = stand_ins_in_mesh(whole, simulate, group_of.get)
-        in_mesh = {rank: like for rank, like in found.items() if rank not in records and like in records}
+        alike = stand_ins_in_mesh(whole, simulate, group_of.get)
+        in_mesh = {rank: like for rank, like in alike.items() if rank not in records and like in records}
     return Ranks(options.ranks, dict(sorted(records.items())), mesh, shapes, failed, in_mesh=in_mesh)
 
 

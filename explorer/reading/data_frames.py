@@ -12,7 +12,7 @@ from explorer.reading.columns import ASKED, COLUMNS
 from explorer.reading.stages import ranked_stage
 
 
-class WideTable(pd.DataFrame):
+class WideTable(pd.DataFrame):  # type: ignore[misc]
     """A DataFrame with many columns, which prints those in `printed`, and names the others."""
 
     _metadata = ("printed",)
