@@ -190,7 +190,7 @@ class RankGrid {
     if (this.data.state[rank] === 3) return [h("p", {}, h("b", {}, `Rank ${rank}`), ` failed: ${this.data.failed[rank] ?? ""}`)];
     if (!group) return [h("p", {}, "Nothing is known of this rank. Simulate it with ", h("code", {}, `--rank ${rank}`), ".")];
     const [weights, peak, sent] = group.facts;
-    const facts = [weights && `${weights} of weights`, peak && `${peak} of memory at the peak`, `collectives: ${sent}`].filter(Boolean).join("; ");
+    const facts = [weights && `${weights} of weights`, peak && `${peak} of memory at the peak`, sent === "none" ? "no collectives" : sent].filter(Boolean).join("; ");
     const name = this.recordOf(rank);
     const why = this.data.state[rank] === 1 ? ", which stands for it" : ", which is equal";
     const open = h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.place.actions.open(name) }, `Open the record of ${name}${name === `rank ${rank}` ? "" : why}`);
