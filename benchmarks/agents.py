@@ -1,0 +1,38 @@
+"""What programs get from tcompile: repairs by what `diagnose` says, regressions that `check` finds, and false alarms.
+
+    python -m benchmarks.agents repairs                 sixty broken programs, repaired by applying what diagnose says
+    python -m benchmarks.agents repairs clock warn      some of them
+    python -m benchmarks.agents regressions             twenty injected regressions
+    python -m benchmarks.agents alarms                  fifty checks of equal code
+    python -m benchmarks.agents workflow                the steps of the workflow in docs/jobs/ci.md, in a shell
+
+A section prints one line for each case and its figures, and fails if a bar is not reached.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from benchmarks import agent_checks, agent_repairs
+
+SECTIONS: dict[str, Callable[[Sequence[str]], bool]] = {
+    "repairs": agent_repairs.repairs,
+    "regressions": agent_checks.regressions,
+    "alarms": agent_checks.alarms,
+    "workflow": agent_checks.workflow,
+}
+"""Each section takes the names of cases, () for all, and returns whether its bars are reached."""
+
+
+def main() -> int:
+    if sys.argv[1:2] and sys.argv[1] not in SECTIONS:
+        print(__doc__)
+        return 2
+    chosen = [sys.argv[1]] if sys.argv[1:] else list(SECTIONS)
+    holds = {name: SECTIONS[name](sys.argv[2:]) for name in chosen}
+    return 0 if all(holds.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
