@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import shutil
@@ -29,34 +30,44 @@ PRIVATE_FOLDERS = (
 SLOW = (
     "tests/test_notebooks.py",
     "tests/browser/test_accessibility.py",
-    "tests/compiler/xray/test_fixes.py",
-    "tests/explorer/kernel_lab/test_kernel_lab.py",
-    "tests/test_docs.py",
-    "tests/compiler/test_parity.py",
     "tests/browser/test_live_widget.py",
-    "tests/compiler/xray/test_sites.py",
-    "tests/browser/test_live_machine_code.py",
-    "tests/browser/test_live_timing.py",
-    "tests/compiler/xray/test_operators.py",
     "tests/compiler/backend/test_random_programs.py",
-    "tests/compiler/backend/test_emit_triton.py",
-    "tests/test_wheel.py",
-    "tests/compiler/virtual_gpu/test_virtual.py",
-    "tests/compiler/test_distributed.py",
-    "tests/compiler/test_engine.py",
+    "tests/explorer/kernel_lab/test_kernel_lab.py",
     "tests/compiler/capture/test_breaks.py",
-    "tests/compiler/inductor/test_line_links.py",
-    "tests/compiler/inductor/test_without_build.py",
-    "tests/browser/test_live_updates.py",
-    "tests/compiler/virtual_gpu/test_torch_cuda.py",
-    "tests/compiler/timing/test_profile.py",
-    "tests/compiler/timing/test_timing.py",
-    "tests/compiler/inductor/test_modes.py",
+    "tests/compiler/test_engine.py",
+    "tests/compiler/test_parity.py",
+    "tests/compiler/virtual_gpu/test_virtual.py",
+    "tests/compiler/xray/test_sites.py",
+    "tests/compiler/xray/test_fixes.py",
+    "tests/test_wheel.py",
+    "tests/compiler/backend/test_edges.py",
+    "tests/compiler/backend/test_emit_triton.py",
     "tests/compiler/test_models.py",
+    "tests/compiler/xray/test_operators.py",
+    "tests/compiler/test_distributed.py",
+    "tests/browser/test_live_machine_code.py",
+    "tests/test_docs.py",
+    "tests/compiler/inductor/test_line_links.py",
+    "tests/browser/test_live_updates.py",
+    "tests/browser/test_live_timing.py",
     "tests/compiler/backend/test_operators.py",
+    "tests/compiler/backend/test_models.py",
+    "tests/frontend/test_graph_view.py",
+    "tests/explorer/entry/test_magics.py",
+    "tests/compiler/backend/test_behaviour.py",
+    "tests/compiler/backend/test_data_sizes.py",
+    "tests/compiler/inductor/test_modes.py",
+    "tests/compiler/timing/test_profile.py",
+    "tests/explorer/run/test_hostile_files.py",
+    "tests/benchmarks/test_rank_fidelity.py",
+    "tests/compiler/timing/test_timing.py",
+    "tests/compiler/virtual_gpu/test_torch_cuda.py",
+    "tests/compiler/inductor/test_without_build.py",
+    "tests/browser/test_chain_rule.py",
+    "tests/browser/test_find_and_share.py",
+    "tests/compiler/backend/test_scatter.py",
     "tests/compiler/autograd/test_partition.py",
     "tests/compiler/triton_interpreter/test_interpret.py",
-    "tests/explorer/entry/test_magics.py",
 )
 
 
@@ -124,6 +135,16 @@ def python() -> Iterator[Path]:
     """A `python`, and beside it `tcompile`, whose programs start with torch and tcompile imported."""
     with tempfile.TemporaryDirectory(prefix="tcompile-python-") as folder, forked_python(Path(folder)) as program:
         yield program
+
+
+@pytest.fixture(scope="session")
+def kernel_name(python: Path) -> str:
+    """A Jupyter kernel that starts with torch and tcompile imported."""
+    folder = Path(os.environ["JUPYTER_DATA_DIR"], "kernels/forked")
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (folder / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "forked", "language": "python"}))
+    return folder.name
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -82,6 +82,7 @@ def _reap(*_: object) -> None:
 def _run_program(connection: socket.socket) -> int:
     """Become the program that a client asks for; its exit status is sent when all else has ended."""
     import atexit
+    import tempfile
     import threading
     import traceback
 
@@ -93,6 +94,7 @@ def _run_program(connection: socket.socket) -> int:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    tempfile.tempdir = None  # it may have another TMPDIR
     sys.path[0] = asked["folder"]
     status = [1]
     atexit.register(lambda: connection.sendall(bytes(status)))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
 import subprocess
 import sys
@@ -144,16 +142,6 @@ def test_each_exploration_has_output_without_a_kernel(notebook: nbformat.Noteboo
 
 def test_notebook_outputs_contain_no_user_folder(notebook: nbformat.NotebookNode) -> None:
     assert not A_USERS_FOLDER.search(nbformat.writes(notebook))
-
-
-@pytest.fixture(scope="module")
-def kernel_name(python: Path) -> str:
-    """A kernel that starts with torch imported: that takes seconds in each notebook."""
-    folder = Path(os.environ["JUPYTER_DATA_DIR"], "kernels/forked")
-    folder.mkdir(parents=True, exist_ok=True)
-    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (folder / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "forked", "language": "python"}))
-    return folder.name
 
 
 def test_notebook_runs_within_the_memory_of_binder(

@@ -71,9 +71,9 @@ def test_forked_processes_build_what_the_parent_has_begun(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_concurrent_processes_compile_correctly(tmp_path: Path) -> None:
+def test_concurrent_processes_compile_correctly(python: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", COMPILING]
+    command = [python, "-c", COMPILING]
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     found = [process.communicate()[0].splitlines() for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -465,7 +464,7 @@ def test_the_extension_can_be_unloaded_and_loaded_again(ipython: InteractiveShel
     assert shell.ran("%%tcompile --backend eager\nf(x)").error == ""
 
 
-def test_a_cell_can_be_run_fifty_times() -> None:
+def test_a_cell_can_be_run_fifty_times(python: Path) -> None:
     """Runs in a separate process, because its memory is measured."""
     script = """
         import gc, sys, psutil, torch
@@ -506,6 +505,6 @@ def test_a_cell_can_be_run_fifty_times() -> None:
         assert grown < 24, f"{grown:.0f} MiB in 40 runs"
     """
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=600
+        [python, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=600
     )
     assert result.returncode == 0, result.stderr[-3000:]

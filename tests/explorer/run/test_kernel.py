@@ -67,8 +67,8 @@ class Kernel:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    manager = KernelManager()
+def kernel(kernel_name: str) -> Iterator[Kernel]:
+    manager = KernelManager(kernel_name=kernel_name)
     manager.start_kernel(cwd=str(Path(__file__).parents[3]), env=dict(os.environ))
     client = manager.client()
     client.start_channels()
