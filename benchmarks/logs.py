@@ -1,35 +1,44 @@
-"""The cost of reading logs of TORCH_TRACE, beside tlparse on the same logs; each figure is printed with its bar.
+"""The bars of logs: cost beside tlparse, links, `tcompile run`, ranks, damaged logs; each figure with its bar.
 
-    python benchmarks/logs.py LOG…                      everything, on large logs made of these small ones
-    python benchmarks/logs.py --sizes --ranks LOG…      some sections
+    python -m benchmarks.logs                           everything but --gpu-profile, on logs that it writes itself
+    python -m benchmarks.logs --sizes --ranks LOG…      some sections, on these small logs
 
---sizes       99 MB of large payloads, and 99 MB of many graphs: `tcompile show` and `tcompile report` ÷ tlparse
---ranks       eight ranks of 12 MB: `tcompile show` ÷ tlparse for all ranks
---huge        1 GB: the memory of `tcompile show`
---links       share of the nodes and kernel calls that are linked, and of inferred links that torch's provenance has
---overhead    a program under `tcompile run` ÷ the same program with TORCH_TRACE alone
+--sizes        99 MB of large payloads, and 99 MB of many graphs: `tcompile show` and `tcompile report` ÷ tlparse
+--ranks        eight ranks of 12 MB: `tcompile show` ÷ tlparse for all ranks
+--huge         1 GB: the memory of `tcompile show`
+--links        share of the nodes and kernel calls that are linked, and of inferred links that torch's provenance has
+--overhead     a program of 30 s under `tcompile run` ÷ the same program with TORCH_TRACE alone, in turns
+--differences  differences that are found between equal ranks, and of those that were injected (`benchmarks/ranks.py`)
+--fuzz         3,000 mutated logs (`benchmarks/log_fuzz.py`)
+--gpu-profile  a profile of a GPU beside the log of the same program: kernels at their graph, module and line
 
-The large logs repeat the given ones under new compile ids. For --links, give logs that were written with
+The large logs repeat the small ones under new compile ids. For --links, give logs that were written with
 `INDUCTOR_PROVENANCE=1`; each is read as it is, and without its provenance. On a busy machine, the ratio of CPU times,
-which is printed too, says more than that of wall times. tlparse is found on PATH or by --tlparse
-(`cargo install tlparse`, or its wheel). Times are the fastest of --rounds, in turns; memory is the peak of the process.
-Results are written as JSON to benchmarks/results/. Exits with code 1 if a bar was missed.
+which is printed too, says more than that of wall times. tlparse is found by --tlparse, the environment variable
+TLPARSE, or on PATH (`cargo install tlparse`, or its wheel). Times are the fastest of --rounds, in turns; memory is the
+peak of the process. Results are written as JSON to benchmarks/results/, and with --json to one file. Exits with code
+1 if a bar was missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
+import pty
 import random
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from pathlib import Path
 
@@ -46,6 +55,10 @@ SUMMARY_BAR, PAGE_BAR, RANKS_BAR = 1 / 5, 1 / 3, 1 / 4
 MEMORY_BAR, HUGE_MEMORY_BAR = 400.0, 600.0
 LINKED_BAR, RIGHT_BAR = 95.0, 98.0
 OVERHEAD_BAR = 1.03
+PROGRAM_SECONDS = 30.0
+MUTANTS = 3_000
+LOGGED = ("transformer", "images", "pieces")
+"""The programs of `log_programs` whose logs are repeated and checked."""
 DRAWN = 300
 EVENT = re.compile(rb"^V\d{4} [^\n]*\n(?:\t[^\n]*(?:\n|\Z))*", re.MULTILINE)
 FRAME = re.compile(rb'("frame_id": )(\d+)')
@@ -64,13 +77,14 @@ class Cost:
     of_cpu: list[float] = field(default_factory=list)
     memory: float = 0.0
 
-    def run(self, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    def run(self, command: Sequence[str], environment: dict[str, str] | None = None, stderr: int = 0) -> None:
+        """Run a command; its errors go to the file descriptor `stderr`, if given."""
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | (environment or {}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        assert process.stderr is not None
-        told = process.stderr.read()
+            command, cwd=ROOT, env=os.environ | (environment or {}), stdout=subprocess.DEVNULL,
+            stderr=stderr or subprocess.PIPE,
+        )  # fmt: skip
+        told = process.stderr.read() if process.stderr is not None else b""
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         self.seconds.append(time.perf_counter() - started)
@@ -230,31 +244,172 @@ def kernel_links(record: Record) -> set[tuple[str, str]]:
 
 
 def overhead(bench: Bench) -> Iterator[Figure]:
-    """A program that compiles, with warm caches, under `tcompile run` and with TORCH_TRACE alone."""
-    program = bench.folder / "program.py"
-    program.write_text(
-        "import torch\n"
-        "model = torch.compile(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)), torch.nn.GELU()))\n"
-        "for rows in range(2, 600):\n    model(torch.randn(rows % 50 + 2, 64)).sum().backward()\n"
-    )
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(bench.folder / "cache")}
-    plain, ours = Cost(), Cost()
-    for number in range(bench.rounds + 1):  # the first round fills the cache
-        trace = cache | {"TORCH_TRACE": str(bench.folder / f"plain{number}")}
-        plain.run([sys.executable, str(program)], trace)
-        ours.run(
-            tcompile("run", "--trace", str(bench.folder / f"run{number}"), "--", sys.executable, str(program)), cache
-        )
-    fastest = min(ours.seconds[1:]), min(plain.seconds[1:])
-    note = f"{fastest[0]:.2f} s ÷ {fastest[1]:.2f} s"
+    """A program with warm caches: under `tcompile run`, the same in a terminal, and with TORCH_TRACE alone."""
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(bench.folder / "cache"), "OMP_NUM_THREADS": "1"}
+    count = _steps_in(PROGRAM_SECONDS, cache)
+    ended = bench.folder / "ended"
+    program = f"{sys.executable} -m benchmarks.log_programs steps {count}; date +%s.%N > {ended}"
+    plain, ours, shown = Cost(), Cost(), Cost()
+    until, after = [], []
+    for number in range(bench.rounds):
+        plain.run(["sh", "-c", program], cache | {"TORCH_TRACE": str(bench.folder / f"plain{number}")})
+        for name, cost in (("run", ours), ("terminal", shown)):
+            folder = bench.folder / f"{name}{number}"
+            command = tcompile("run", "--trace", str(folder), "-o", str(bench.folder / "page.html"), "--")
+            started = time.time()
+            with _terminal() if cost is shown else _no_terminal() as stderr:
+                cost.run([*command, "sh", "-c", program], cache, stderr)
+            if cost is ours:
+                until.append(float(ended.read_text()) - started)
+                after.append(cost.seconds[-1] - until[-1])
+    alone = plain.seconds
+    ratios = [mine / theirs for mine, theirs in zip(ours.seconds, alone, strict=True)]
+    note = f"{statistics.median(ours.seconds):.1f} s ÷ {statistics.median(alone):.1f} s, median of pairs"
+    whole = statistics.median(ratios)
     yield Figure(
-        "a program under tcompile run ÷ TORCH_TRACE alone", fastest[0] / fastest[1], "×", OVERHEAD_BAR, note=note
+        "wall time under tcompile run ÷ TORCH_TRACE alone", whole, "×", OVERHEAD_BAR, note=note, runs=tuple(ratios)
     )
+    cpu = min(ours.of_cpu) - min(plain.of_cpu)
+    note = f"{100 * cpu / min(plain.of_cpu):.1f} % of {min(plain.of_cpu):.1f} CPU s; the page is part of it"
+    yield Figure("CPU time that tcompile run adds", cpu, "s", note=note)
+    ratios = [mine / theirs for mine, theirs in zip(until, alone, strict=True)]
+    yield Figure("until the program's end ÷ TORCH_TRACE alone", statistics.median(ratios), "×", runs=tuple(ratios))
+    yield Figure("the page, after the program's end", statistics.median(after), "s", runs=tuple(after))
+    line = 100 * (min(shown.of_cpu) - min(ours.of_cpu)) / min(ours.of_cpu)
+    yield Figure("CPU time that the status line adds", line, "%", note="less than a percent is not measurable")
+
+
+def _steps_in(seconds: float, cache: dict[str, str]) -> int:
+    """How many steps the program makes in these seconds; this fills its caches, too."""
+    command = [sys.executable, "-m", "benchmarks.log_programs", "timed_steps", str(seconds / 2)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | cache, capture_output=True, text=True, check=True)
+    return 2 * int(done.stdout.split()[-1])
+
+
+@contextmanager
+def _no_terminal() -> Iterator[int]:
+    yield 0
+
+
+@contextmanager
+def _terminal() -> Iterator[int]:
+    """A terminal for the errors of a command, as a file descriptor."""
+    controller, terminal = pty.openpty()
+    reader = threading.Thread(target=_drain, args=(controller,), daemon=True)
+    reader.start()
+    try:
+        yield terminal
+    finally:
+        os.close(terminal)
+        reader.join(5)
+        os.close(controller)
+
+
+def _drain(controller: int) -> None:
+    try:
+        while os.read(controller, 4096):
+            pass
+    except OSError:
+        return  # the terminal is closed
+
+
+def differences(bench: Bench) -> Iterator[Figure]:
+    """Equal ranks that are told to differ, and injected differences that are found."""
+    at_once = max(1, (os.cpu_count() or 2) // 4)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.ranks",
+        "--at-once",
+        str(at_once),
+        "--keep",
+        str(bench.folder / "pairs"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"benchmarks.ranks ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    found = json.loads(done.stdout[done.stdout.index("{\n") :])
+    note = f"{found['equal_pairs']} pairs"
+    yield Figure("differences of equal ranks", found["false_divergences"], "", 0.0, note=note)
+    note = f"of {found['injected']}, bar 28 of 30"
+    yield Figure("injected differences that are found", 100 * found["found"] / found["injected"], "%", 100 * 28 / 30,
+                 at_least=True, note=note)  # fmt: skip
+
+
+def fuzz(bench: Bench) -> Iterator[Figure]:
+    """Mutated logs that are neither shown nor refused with one line."""
+    paths = []
+    for number, text in enumerate(bench.texts):
+        paths.append(bench.folder / f"dedicated_log_torch_trace_fuzzed_{number}.log")
+        paths[-1].write_bytes(text)
+    parts = os.cpu_count() or 1
+    each = -(-MUTANTS // parts)
+    command = [sys.executable, "-m", "benchmarks.log_fuzz"]
+    running = [
+        subprocess.Popen(
+            [*command, str(part * each), str(each), *map(str, paths)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for part in range(parts)
+    ]
+    outputs = [process.communicate()[0] for process in running]
+    counts = [dict(re.findall(r"'(\w+)': (\d+)", output)) for output in outputs]
+    totals = {name: sum(int(count.get(name, 0)) for count in counts) for name in ("shown", "refused", "error")}
+    told = "\n".join(output for output, count in zip(outputs, counts, strict=True) if "error" in count)
+    note = f"{totals['shown']:,} shown, {totals['refused']:,} refused"
+    yield Figure("mutated logs with an error", totals["error"], "", 0.0, note=note, details={"told": told[:20_000]})
+
+
+def gpu_profile(bench: Bench) -> Iterator[Figure]:
+    """The time of a GPU's kernels that a profile has at a graph, a module and a line of the log."""
+    trace, path = bench.folder / "profiled", bench.folder / "profile.json"
+    command = [sys.executable, "-m", "benchmarks.log_programs", "profiled", str(path)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"TORCH_TRACE": str(trace)}, check=True)
+    from explorer.run.profile import load_profile
+
+    found = load_profile(path, trace)
+    print(found)
+    if found.trace.device != "cuda":
+        print("no kernel of a GPU is in this profile: the figures are of a CPU")
+    kernels = [each for each in found.trace.launches if each.kind == "kernel" or found.trace.device == "cpu"]
+    inside = sum(each.span.seconds for each in kernels if each.run is not None)
+    table = found.kernels
+    whole = float(table["seconds"].sum())
+    yield Figure("kernel time in compiled graphs", 100 * inside / sum(each.span.seconds for each in kernels), "%")
+    for name in ("graph", "modules", "lines"):
+        share = 100 * float(table.loc[table[name] != "", "seconds"].sum()) / whole
+        yield Figure(f"of it, time with its {name.removesuffix('s')}", share, "%", 95.0, at_least=True)
+    yield Figure(
+        "compilations, and breaks, on the timeline", len(found.compilations) + len(found.breaks), "", 1.0, at_least=True
+    )
+    yield Figure(
+        "size of the trace that was written back", found.save(bench.folder / "again.json").stat().st_size / 1e6, "MB"
+    )
+    for suffix in ("page.html", "again.json.gz"):
+        shutil.copy(found.save(bench.folder / suffix), ROOT / "benchmarks" / "results" / f"gpu_profile_{suffix}")
 
 
 SECTIONS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
-    "sizes": sizes, "ranks": ranks, "huge": huge, "links": links, "overhead": overhead,
+    "sizes": sizes, "ranks": ranks, "huge": huge, "links": links, "overhead": overhead, "differences": differences,
+    "fuzz": fuzz, "gpu-profile": gpu_profile,
 }  # fmt: skip
+ON_REQUEST = ("gpu-profile",)
+
+
+def write_own_logs(folder: Path) -> list[Path]:
+    """Logs of the programs of `log_programs`, with provenance; all programs run at once."""
+    environment = os.environ | {"INDUCTOR_PROVENANCE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    command = [sys.executable, "-m", "benchmarks.log_programs"]
+    paths = [folder / "own" / name for name in LOGGED]
+    running = [
+        subprocess.Popen(
+            [*command, path.name], cwd=ROOT, env=environment | {"TORCH_TRACE": str(path)}, stdout=subprocess.DEVNULL
+        )
+        for path in paths
+    ]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise SystemExit("a program of benchmarks/log_programs.py failed: its errors are above")
+    return paths
 
 
 def main() -> int:
@@ -262,24 +417,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in SECTIONS:
         parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--tlparse", default=shutil.which("tlparse") or "")
+    parser.add_argument("--tlparse", default=os.environ.get("TLPARSE") or shutil.which("tlparse") or "")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("logs", nargs="+", type=Path)
+    parser.add_argument("--json", type=Path, help="a file for the figures of all sections")
+    parser.add_argument("logs", nargs="*", type=Path)
     args = parser.parse_args()
-    chosen = [name for name in SECTIONS if getattr(args, name)] or list(SECTIONS)
-    if {"sizes", "ranks"} & {*chosen} and not args.tlparse:
-        parser.error("tlparse is not on PATH: install it (cargo install tlparse, or its wheel), or give --tlparse")
-    texts = [bytes(text) for path in args.logs for log in read_logs(path) for text in log.texts]
-    missed = 0
+    chosen = [name for name in SECTIONS if getattr(args, name.replace("-", "_"))]
+    chosen = chosen or [name for name in SECTIONS if name not in ON_REQUEST]
+    if {"sizes", "ranks"} & {*chosen} and not os.access(args.tlparse, os.X_OK):
+        where = f"{args.tlparse} can't be run" if args.tlparse else "tlparse is not on PATH"
+        parser.error(f"{where}: install it (cargo install tlparse, or its wheel), or give --tlparse or TLPARSE")
+    missed, everything = 0, []
     with tempfile.TemporaryDirectory() as folder:
+        small = args.logs or (
+            write_own_logs(Path(folder)) if {*chosen} - {"overhead", "differences", "gpu-profile"} else []
+        )
+        texts = [bytes(text) for path in small for log in read_logs(path) for text in log.texts]
         bench = Bench(texts, args.tlparse, args.rounds, Path(folder))
         for name in chosen:
-            before, figures = load(), []
+            before, figures, started = load(), [], time.perf_counter()
             for figure in SECTIONS[name](bench):
                 print(figure.line(), flush=True)
                 figures.append(figure)
+            print(f"  ({name}: {time.perf_counter() - started:.0f} s, {before})", flush=True)
             write(f"logs-{name}", figures, before, load())
+            everything += [asdict(figure) | {"met": figure.met, "section": name, "load": before} for figure in figures]
             missed += sum(figure.met is False for figure in figures)
+            if args.json:
+                args.json.write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
     return 1 if missed else 0
 
 
