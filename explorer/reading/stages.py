@@ -312,6 +312,11 @@ def stage_order(record: Record) -> list[str]:
     return ordered_stages(artifact.stage for artifact in record.artifacts)
 
 
+def stages_not_in_log(record: Record) -> list[str]:
+    """Titles of the stages that no log has; [] if this record is not from a log."""
+    return list(dict.fromkeys(stage_title(problem.stage) for problem in record.problems if problem.is_of_all_logs))
+
+
 def stage_seconds(record: Record, stage: str) -> float:
     """Compile time of a stage in seconds; 0 if it was not measured."""
     subjects = {artifact.id for artifact in record.of_stage(stage)}

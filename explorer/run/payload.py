@@ -27,7 +27,7 @@ from explorer.reading.placements import add_placed_lines
 from explorer.reading.sites import break_count, break_of, recompile_count
 from explorer.reading.source_lines import SourceLines
 from explorer.reading.source_marks import source_marks
-from explorer.reading.stages import stage_place, stage_words
+from explorer.reading.stages import stage_place, stage_words, stages_not_in_log
 from explorer.render.finding import COUNT
 from explorer.run.both_sides import SIDE
 from explorer.run.payload_part import Part, words_part
@@ -120,6 +120,7 @@ class Payload:
             "versus": versus_table(record),
             "trees": self.trees,
             "stages": [self._stage(name) for name in stage_names(record, [*self.pending, *self.makes])],
+            "absent": ", ".join(stages_not_in_log(record)),
             "breaks": [msgspec.to_builtins(item) for item in record.breaks],
             "frames": [msgspec.to_builtins(frame) for frame in record.frames],
             "kernels": kernel_counts(record),
@@ -190,9 +191,12 @@ def manifest(record: Record) -> dict[str, Any]:
 
 
 def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
-    """The present, pending and failed stages of a record, in pipeline order; unknown stages keep their position."""
+    """The present, pending and failed stages of a record, in pipeline order; unknown stages keep their position.
+
+    Stages that no log has are left out: `absent` names them in one line.
+    """
     present = list(dict.fromkeys(artifact.stage for artifact in record.artifacts))
-    expected = [*(problem.stage for problem in record.problems), *pending]
+    expected = [*(problem.stage for problem in record.problems if not problem.is_of_all_logs), *pending]
     missing = [stage for stage in expected if stage not in present]
     for stage in dict.fromkeys(missing):
         present.insert(stage_place(stage, present), stage)
@@ -210,7 +214,7 @@ def _problem(problem: Problem, record: Record) -> dict[str, Any]:
     """A problem as JSON values, with the id of the break whose card explains it, or ""."""
     found = break_of(problem, record)
     card = break_id(found) if found is not None else ""
-    return msgspec.to_builtins(problem) | {"card": card, "expected": problem.is_of_all_logs}
+    return msgspec.to_builtins(problem) | {"card": card}
 
 
 def singular(unit: str) -> str:

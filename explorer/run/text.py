@@ -26,7 +26,7 @@ from explorer.reading.plain_text import WIDTH, clip, clip_name, columns, text_li
 from explorer.reading.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.reading.shapes import seconds_text
 from explorer.reading.sites import break_count, card_number, recompile_count, recompile_groups
-from explorer.reading.stages import counts, stage_order, stage_seconds, stage_title
+from explorer.reading.stages import counts, stage_order, stage_seconds, stage_title, stages_not_in_log
 from explorer.render.document import Row, Table
 from explorer.render.text import align_rows, document_text
 
@@ -227,7 +227,13 @@ def _problems(record: Record) -> str:
         hint = f"\n    {one_line(told)}" if told else ""
         graphs.setdefault((stage_title(problem.stage), f"{one_line(problem.reason)}{hint}"), []).append(problem.graph)
     lines = [f"  {stage} {', '.join(found)}".rstrip(" ,") + f": {words}" for (stage, words), found in graphs.items()]
-    return _section("problem", problems, lines, "run.tables.problems")
+    return "\n\n".join(filter(None, (_section("problem", problems, lines, "run.tables.problems"), not_in_log(record))))
+
+
+def not_in_log(record: Record) -> str:
+    """The stages that no log has, in one line; "" if this record is not from a log."""
+    stages = stages_not_in_log(record)
+    return f"not in a log: {', '.join(stages)}" if stages else ""
 
 
 def _section(name: str, facts: Sequence[object], lines: list[str], where: str, how: str = "") -> str:

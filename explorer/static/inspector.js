@@ -302,6 +302,7 @@ export class Inspector {
       this.problems(),
       this.breaks(),
       facts([
+        ["Not in a log", manifest.absent ?? ""],
         ["Frames", String(manifest.frames.length)],
         ["Guards", String(manifest.guards || "")],
         ["Kernels", sum(kernels, "count")],
@@ -358,7 +359,7 @@ export class Inspector {
 
   problems() {
     const problems = this.store.manifest.stages.flatMap((stage) =>
-      stage.problems.filter(({ expected }) => !expected).map((problem) => ({ stage, problem })),
+      stage.problems.map((problem) => ({ stage, problem })),
     );
     const items = problems.map(({ stage, problem }) =>
       h(

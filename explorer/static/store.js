@@ -13,7 +13,7 @@ import { Rainbow } from "./rainbow.js";
  *   parts: Record<string, PartInfo>}} ArtifactInfo
  * @typedef {number | string | null} Cell
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
- * @typedef {{stage: string, reason: string, hint: string, graph: string, card: string, expected: boolean}} Problem
+ * @typedef {{stage: string, reason: string, hint: string, graph: string, card: string}} Problem
  * @typedef {{name: string, title: string, about: string, group: string, count: number, sides?: number[], unit: string,
  *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number, makes: string,
  *   list: List | null}} StageInfo
@@ -23,7 +23,7 @@ import { Rainbow } from "./rainbow.js";
  *   graphs: string[]}} FrameInfo
  * @typedef {{callee: string, line: number, inside: string, others: string[], scripts: string[]}} ExploredCall
  * @typedef {{title: string, explored?: ExploredCall | null, options: Record<string, any>, environment: Record<string, any>, home: string[],
- *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number, counts: {breaks: string, recompiles: string},
+ *   stages: StageInfo[], absent?: string, breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number, counts: {breaks: string, recompiles: string},
  *   kernels: {language: string, category: string, count: number, launches: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
  *   compare: [string, string] | null, first: string[], embedded?: boolean, trees: string[],
