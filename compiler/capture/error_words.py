@@ -22,6 +22,14 @@ _LIMITS: Mapping[str, tuple[str, str]] = {
         "inside a checkpoint",
         "call it outside of the function given to torch.utils.checkpoint",
     ),
+    r"Unsupported for `epilogue_nodes` in CppFlexAttentionTemplate": (
+        "for a CPU with this elementwise operation after it: its C++ template fuses none",
+        "put the operation outside of the compiled function, or see the code for a GPU (--target h100)",
+    ),
+    r"torch\.compile on CPU only supports inference and `return_lse` is not supported": (
+        "for a CPU with its logsumexp as a result",
+        "leave out the logsumexp, or see the code for a GPU (--target h100)",
+    ),
     # The second pattern is torch 2.11's message.
     r"FakeTensorUpdater cannot update this argument|'int' object has no attribute 'meta'\s+target: while_loop": (
         "with a number of Python's among what it takes: TorchInductor can't update that",
