@@ -163,10 +163,11 @@ def _cost(path: Path, program: Broken, settings: dict[str, Any], statements: Seq
         module = _load(path)
         names = program.parameters.split(", ")
         run = torch.compile(module.f, backend="eager", **settings)
+        of_each = [line for line in statements if line.partition(" = ")[0] in names]  # n = torch.tensor(n)
         for number, call in enumerate(_calls(program)):
-            if not number:
-                exec("\n".join(statements), {"torch": torch, **dict(zip(names, call, strict=True))})
-            run(*call)
+            known = {"torch": torch, **dict(zip(names, call, strict=True))}
+            exec("\n".join(of_each if number else statements), known)
+            run(*(known[name] for name in names))
         torch._logging.set_logs()
     return Cost(len(listener.lines), torch._dynamo.utils.counters["stats"]["unique_graphs"])
 

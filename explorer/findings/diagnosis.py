@@ -33,7 +33,7 @@ EvidenceBasis = Literal["measured", "recorded", "simulated", "inferred", "estima
 
 ORDER: Final[tuple[Kind, ...]] = ("wrong number", "failure", "graph break", "recompilation", "slow")
 APPLY: Final = "Apply `patch` (git apply), then: "
-CALL: Final = "Write `snippet` where torch.compile is called, then: "
+CALL: Final = "Write `snippet` where the function is compiled or called, then: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Diagnostic:
     `link` its page. `chain` leads from the compiled function to the place.
 
     `fix` is the change in words. `edit` is a unified diff that makes the change, "" if none is known; `snippet` is code
-    to write where torch.compile is called. `state` and `state_words` say what is known of the change. `count` is how
-    often it happens. `next` is what to run next. `installed` marks code of packages.
+    for the place where the function is compiled or called. `state` and `state_words` say what is known of the change.
+    `count` is how often it happens. `next` is what to run next. `installed` marks code of packages.
     """
 
     id: str
