@@ -84,9 +84,9 @@ def instruction_set_of(record: Record) -> InstructionSet | None:
 
 
 def assemble(
-    record: Record, isa: InstructionSet, kernels: Collection[str] | None, workers: int
+    record: Record, isa: InstructionSet, kernels: Collection[str] | None, workers: int, *, with_llvm: bool
 ) -> Generator[Assembled, None, None]:
-    """Yield each C++ kernel's result as it completes."""
+    """Yield each C++ kernel's result as it completes, with its LLVM IR if that is asked for."""
     units = cpp_units(record, kernels)
     if record.is_loaded:
         for unit in units:
@@ -98,22 +98,22 @@ def assemble(
     named = named_instruction_set(record.options.target)
     pool = ThreadPoolExecutor(max(workers, 1), "tcompile C++")
     try:
-        for future in as_completed([pool.submit(_assemble, unit, isa, named) for unit in units]):
+        for future in as_completed([pool.submit(_assemble, unit, isa, named, with_llvm) for unit in units]):
             yield from future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _assemble(unit: Unit, isa: InstructionSet, named: InstructionSet | None) -> list[Assembled]:
+def _assemble(unit: Unit, isa: InstructionSet, named: InstructionSet | None, with_llvm: bool) -> list[Assembled]:
     """Compile a unit; if it fails, compile each of its kernels alone."""
     try:
         with _private_folder() as folder:
-            return _compile(unit, isa, named, folder)
+            return _compile(unit, isa, named, folder, with_llvm)
     except ToolMissingError as error:
         return [Assembled(found, isa, problem=(str(error), error.hint)) for found in unit.kernels]
     except (subprocess.SubprocessError, OSError) as error:
         if len(unit.kernels) > 1:
-            return [result for each in unit.alone() for result in _assemble(each, isa, named)]
+            return [result for each in unit.alone() for result in _assemble(each, isa, named, with_llvm)]
         said = getattr(error, "stderr", "") or str(error)
         found = "\n".join(_ERROR.findall(said)[:3]) or said.strip()[-400:]
         return [Assembled(unit.kernels[0], isa, problem=(f"the C++ compiler failed: {found}", ""))]
@@ -125,7 +125,9 @@ def _private_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _compile(unit: Unit, isa: InstructionSet, named: InstructionSet | None, folder: Path) -> list[Assembled]:
+def _compile(
+    unit: Unit, isa: InstructionSet, named: InstructionSet | None, folder: Path, with_llvm: bool
+) -> list[Assembled]:
     """Compile a unit. Raises ToolMissingError, subprocess.SubprocessError, OSError."""
     program, flags = command_of(unit, isa, named)
     source, remarks = folder / "unit.cpp", folder / "remarks"
@@ -140,7 +142,7 @@ def _compile(unit: Unit, isa: InstructionSet, named: InstructionSet | None, fold
     text = said if is_clang else remarks.read_text(errors="replace") if remarks.exists() else ""
     syntax = ["-M", "intel"] if isa.language == "x86" else []
     functions = read_functions(_run([_objdump(isa), *OBJDUMP_OPTIONS, *syntax, str(made)], folder))
-    llvm, problem = _llvm_of(unit, isa, named, folder)
+    llvm, problem = _llvm_of(unit, isa, named, folder) if with_llvm else ("", None)
     version = _run([*program, "--version"], folder).partition("\n")[0]
     return [
         Assembled(

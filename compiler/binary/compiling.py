@@ -143,7 +143,8 @@ def _cpp_results(
         yield Compiled("", (), None, (Problem("asm", reason, f"name another one as target: {known}"),))
         return
     ids = [kernel.id for kernel in kernels]
-    with closing(assembling.assemble(record, isa, ids, workers or min(cores(), MOST_WORKERS))) as assembled:
+    count, with_llvm = workers or min(cores(), MOST_WORKERS), "llir" in stages
+    with closing(assembling.assemble(record, isa, ids, count, with_llvm=with_llvm)) as assembled:
         for result in assembled:
             listing = listing_with_loops(result)
             artifacts = cpp_artifacts(result, stages, listing)

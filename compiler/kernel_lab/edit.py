@@ -91,6 +91,24 @@ def with_edit(
     return both, kernels[0].id, kernels[1].id
 
 
+def with_cpp_edit(record: Record, kernel: Kernel, edited: str, prelude: str) -> tuple[Record, str, str]:
+    """A record with an original C++ kernel of our backend and the edited one below a prelude, and both ids."""
+    artifacts, kernels = [], []
+    launch = launch_of(record[kernel.artifact], kernel)
+    for source, variant in ((source_of(record, kernel), "original"), (edited, "edited")):
+        text, first = f"{prelude}\n{source}", prelude.count("\n") + 2
+        artifact_id = f"kernels[{kernel.place} {variant}]"
+        identity = f"{artifact_id}.{kernel.name}"
+        facts = Entity(identity, "kernel", kernel.name, {"launch": launch, "line": first})
+        made = Artifact(artifact_id, "kernels", variant, "cpp", text, kernel.graph, {}, (facts,), {}, kernel.half)
+        artifacts.append(made)
+        lines = (first, text.count("\n") + 1)
+        kernels.append(replace(kernel, id=identity, artifact=artifact_id, lines=lines, variant=variant))
+    others = tuple(artifact for artifact in record.artifacts if artifact.stage != "kernels")
+    both = replace(record, artifacts=(*others, *artifacts), kernels=tuple(kernels), binaries=(), problems=())
+    return both, kernels[0].id, kernels[1].id
+
+
 def _statement(name: str, function: str, source: str) -> str:
     """The statement that defines a kernel in Inductor's output code, with quotes in the source escaped."""
     quoted = source.replace("\\", "\\\\").replace("'''", "\\'\\'\\'")

@@ -18,6 +18,7 @@ from compiler.kernel_lab.edit import (
     function_of,
     source_of,
     with_configuration,
+    with_cpp_edit,
     with_edit,
 )
 from compiler.record import Artifact, Binary, Check, Kernel, Record, Timing
@@ -44,6 +45,8 @@ _WITH_UNIT = {
     "occupancy percent": ("occupancy", "%"),
     "load bits": ("widest load", "bits"),
     "store bits": ("widest store", "bits"),
+    "vector bits": ("vectors of the hot loop", "bits"),
+    "cycles of the hot loop, estimate": ("an iteration of the hot loop, estimate", "cycles"),
 }
 """Display names of facts, with their units; counts have the unit ""."""
 
@@ -211,13 +214,15 @@ def _facts_of(binary: Binary) -> dict[str, Any]:
         "registers": binary.registers,
         "spilled bytes": binary.spill_bytes,
         "shared memory": binary.shared_memory,
-        "threads": binary.threads,
+        "threads": binary.threads or None,
         "programs": binary.programs or None,
         "occupancy percent": occupancy_percent(binary),
         "limit": binary.limiter or None,
         "load bits": binary.load_bits,
         "store bits": binary.store_bits,
         "least time, estimate": None if binary.bound_seconds is None else _time_text(binary.bound_seconds),
+        "vector bits": binary.vector_bits,
+        "cycles of the hot loop, estimate": binary.loop_cycles,
         "bound by": binary.bound or None,
         **{f"{kind} instructions": count for kind, count in binary.mix.items()},
     }
@@ -271,15 +276,23 @@ def _try_edit_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool,
     """
     from compiler.backend.cpp.emit import shared_text
     from compiler.backend.runtime.build_cpp import has_vector_math
+    from compiler.binary import compile_record
     from compiler.kernel_lab.numbers import Tried
 
     prelude, original = cpp_source(run.record, kernel)
     if run.record.is_loaded:  # of a loaded record, only the kernel's own function is built
         prelude = shared_text(kernel.name, set(re.findall(r"\w+", original)), has_vector_math())
     before, after = Version(f"\n{original}"), Version(edited)
-    wrong = "a kernel in C++ has no GPU to be compiled for, and no configuration" if is_configured else ""
-    if wrong or not check:
-        return KernelTrial(kernel, before, after, findings=(Finding(wrong),) if wrong else ())
+    if is_configured:
+        wrong = Finding("a kernel in C++ has no GPU to be compiled for, and no configuration")
+        return KernelTrial(kernel, before, after, findings=(wrong,))
+    both, *names = with_cpp_edit(run.record, kernel, edited, prelude)
+    both = compile_record(both, stages=("asm",))
+    before, after = _version(both, names[0], before.source), _version(both, names[1], edited)
+    if not check:
+        failed = after.binary is None and before.binary is not None
+        findings = tuple(Finding(*_find_line(found.reason, kernel.name)) for found in both.problems if failed)
+        return KernelTrial(kernel, before, after, findings=findings)
     launch = launch_of(run.record[kernel.artifact], kernel)
     function = partial(Tried, kernel.name, config=0, launch=launch, prelude=prelude)
     tried = (function(source=before.source), function(source=after.source))
@@ -353,5 +366,5 @@ def _difference(check: Check, source: str) -> Finding:
 def _find_line(reason: str, kernel: str) -> tuple[str, int]:
     """The compiler's message without the kernel's name, and the line that it refers to, 0 if unknown."""
     text = reason.removeprefix(f"{kernel}: ")
-    match = re.search(r"\.py:(\d+):|\bat (\d+):\d+:|line (\d+)", text)
+    match = re.search(r"\.(?:py|cpp):(\d+):|\bat (\d+):\d+:|line (\d+)", text)
     return text, int(next(filter(None, match.groups()))) if match else 0
