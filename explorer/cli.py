@@ -16,6 +16,7 @@ from explorer.cli_check import add_check
 from explorer.cli_diagnose import add_diagnose
 from explorer.cli_diff import add_diff
 from explorer.cli_json import add_json, answers_alone, join_json, print_answer, prints_json
+from explorer.cli_repro import add_repro
 from explorer.entry.file_call import (
     UsageError,
     add_call,
@@ -135,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add_diagnose(commands)
     add_check(commands)
     add_diff(commands)
+    add_repro(commands)
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)

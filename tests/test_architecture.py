@@ -48,6 +48,7 @@ explorer.render                 what a finding is, and how it is shown
 explorer.reading                reading a record: places, causes, sizes, stages, source lines, kernels
 explorer.glossary               what instructions and functions of torch mean
 compiler                        engine, recorders, checks of options: what is called from outside
+compiler.repro                  the smallest program that shows one fault of a call again
 compiler.xray                   all breaks of a program, also behind others, and fixes that were tried
 compiler.advise                 rules that read a record, and trials of what they claim
 compiler.kernel_lab             a kernel of a record, edited

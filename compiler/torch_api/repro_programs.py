@@ -1,0 +1,64 @@
+"""What repro programs need of torch's private names: a graph's imports, and text that asks torch what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+
+import torch
+from torch._inductor.compiler_bisector import CompilerBisector
+from torch.fx import GraphModule
+from torch.fx.graph_module import _format_import_block
+from torch.package.importer import sys_importer
+
+FIND_BREAKS = '''
+def show():
+    """The first line of torch's account of each graph break."""
+    fn, args, kwargs = make_call()
+    found = torch._dynamo.explain(fn)(*args, **kwargs).break_reasons
+    lines = ["graph break: " + (reason.reason.splitlines() or ["?"])[0].strip() for reason in found]
+    return lines, "; ".join(dict.fromkeys(lines))
+'''
+NAME_KERNELS = '''
+def show():
+    """The kernels that Inductor writes, by their names without numbers."""
+    import re
+
+    from torch._inductor.utils import run_and_get_code
+
+    fn, args, kwargs = make_call()
+    compiled = torch.compile(fn, **COMPILE)
+    _, code = run_and_get_code(compiled, *args, **kwargs)
+    names = re.findall(r"(?:triton|cpp)_[a-z_0-9]*fused_\\w+|extern_kernels\\.\\w+", "\\n".join(code))
+    kernels = list(dict.fromkeys("kernel " + re.sub(r"_\\d+$", "", name) for name in names))
+    return kernels, "\\n".join(code)
+'''
+USE_EAGERS_DRAWS = (
+    "torch._inductor.config.fallback_random = True  # Inductor draws the random numbers that eager draws\n"
+)
+
+
+def code_of(module: GraphModule) -> tuple[str, str]:
+    """The imports that a graph's `forward` needs, and its text."""
+    code = module.graph.python_code("self")
+    return _format_import_block(code.globals, sys_importer), code.src
+
+
+def bisect_compiler(is_right: Callable[[], bool]) -> str:
+    """Which backend, subsystem and step of torch.compile makes a call wrong, by torch's own bisector; "" for none.
+
+    `is_right` compiles and calls; it must name no backend.
+    """
+    with redirect_stdout(StringIO()):
+        found = CompilerBisector.do_bisect(is_right)
+    if found is None:
+        return ""
+    step = f", step {found.bisect_number}" if found.bisect_number is not None else ""
+    what = f": {' '.join(str(found.debug_info).split())[:200]}" if found.debug_info else ""
+    return f"{found.backend}{f', {found.subsystem}' if found.subsystem else ''}{step}{what}"
+
+
+def forget_compiled() -> None:
+    """Forget everything that was compiled in this process."""
+    torch._dynamo.reset()

@@ -1,0 +1,71 @@
+"""`tcompile repro`: one file that shows a fault again, made as small as it gets, and the text of an issue."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from explorer.entry.file_call import UsageError, add_code, add_options, explore_file, output_path, parse_asked
+
+_REPRO = """\
+Write the smallest file that shows one fault of a function or a model again: a graph break, a wrong number, a crash, a
+kernel, a slow graph. It is reduced by bisection, and confirmed in a fresh process.
+
+ID is that of a finding of `tcompile diagnose`, of a break (break[0/0].0), of a kernel or of a captured graph (0/0, for
+one that is slow). Without ID, it is the worst fault. Inputs are random, with the shapes, strides and ranges that were
+seen; --real-inputs saves the values themselves next to the file.
+
+examples:
+  tcompile repro model.py:model --input "randn(8, 64)" -o repro.py --issue issue.md
+  tcompile repro model.py:model kernels[0/0].cpp_fused_add_0 --input "randn(8, 64)"
+  tcompile repro model.py:model "wrong number" --input "randn(8, 64)" --backend tcompile
+"""
+
+
+def add_repro(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "repro", help="write the smallest file that shows a fault again",
+        description=_REPRO, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    command.set_defaults(command=_repro)
+    add_code(command)
+    command.add_argument("id", nargs="?", default="", metavar="ID", help="which fault (the worst)")
+    command.add_argument("-o", "--output", type=output_path(".py"), default=Path("repro.py"), metavar="PATH",
+                         help="the file (repro.py)")  # fmt: skip
+    command.add_argument("--issue", type=output_path(".md"), metavar="PATH", help="save the text of an issue")
+    command.add_argument("--real-inputs", action="store_true", help="save the values of the inputs next to the file")
+    command.add_argument("--seconds", type=float, default=180.0, help="how long to reduce (180)")
+    add_options(command)
+
+
+def _repro(args: argparse.Namespace) -> None:
+    from explorer.entry.repro import UserProgram, make_call_text, make_repro
+    from explorer.run import files
+
+    if args.seconds <= 0:
+        raise UsageError("--seconds is a positive number")
+    options = parse_asked(args)
+    is_break = args.id.startswith(("break[", "graph-break", "graph break"))
+    run = explore_file(args, ({"stages": "captured"} if is_break else _whole_call(options)) | options)
+    if run is None:
+        return
+    path, _, name = args.code.rpartition(":")
+    program = UserProgram(Path(path), make_call_text(name, args.inputs, args.calls))
+    tell = (lambda words: print(f"tcompile: {words}", file=sys.stderr)) if sys.stderr.isatty() else None
+    made = make_repro(
+        run, args.output, args.id, program, real_inputs=args.real_inputs, seconds=args.seconds, listener=tell
+    )
+    print(made)
+    if args.issue:
+        files.replace_file(args.issue, made.issue().encode())
+        print(f"wrote {args.issue}")
+
+
+def _whole_call(options: dict[str, Any]) -> dict[str, Any]:
+    """Options to find a wrong number: the call is built here and checked, unless it is for another target."""
+    import torch
+
+    return {"check": True} | ({} if options.get("target") or torch.cuda.is_available() else {"target": "cpu"})

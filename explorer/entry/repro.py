@@ -1,0 +1,274 @@
+"""Make the smallest file that shows one fault of a call again, and the text of an issue about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compiler.process.environment import environment
+from compiler.record import Environment, Record
+from compiler.record.plain_text import did_you_mean, one_line
+from compiler.repro.program import BREAK, CRASH, KERNEL, SLOW, WRONG, Repro
+from compiler.repro.reduce import Effort
+from compiler.repro.runner import Runner, confirm
+from compiler.repro.search import Found, NotShownError, reduce_graph, reduce_program
+from compiler.repro.subgraph import CannotCutError, RecordedGraph
+from explorer.run import files
+
+if TYPE_CHECKING:
+    from explorer.run.run import Run
+
+SECONDS = 180.0
+_KINDS = {"wrong number": WRONG, "failure": CRASH, "graph break": BREAK, "slow": SLOW}
+
+
+class ReproError(ValueError):
+    """Raised if a fault can't be reproduced; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a run. `graph` is the id of its captured graph, "" if unknown; `nodes` are the nodes behind it.
+
+    `index` counts the graph breaks before it.
+    """
+
+    id: str
+    kind: str
+    words: str
+    graph: str = ""
+    nodes: frozenset[str] = frozenset()
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class UserProgram:
+    """The user's file, and text that makes the call in it: a function `make_call`."""
+
+    path: Path
+    make_call: str
+
+    def before_graph(self) -> str:
+        """Code that runs the user's file, for the operators that it registers."""
+        return f"import runpy\n\nrunpy.run_path({str(self.path.resolve())!r})"
+
+
+@dataclass(frozen=True)
+class ReproFile:
+    """The file that was written. `is_confirmed` is whether it shows the fault in a fresh process."""
+
+    path: Path
+    fault: Fault
+    found: Found
+    is_confirmed: bool
+
+    def __str__(self) -> str:
+        found = self.found
+        seen = "confirmed in a fresh process" if self.is_confirmed else "NOT confirmed in a fresh process"
+        head = f"wrote {self.path}: {found.size} of {found.whole} {found.unit}, {found.tried} programs tried; {seen}"
+        return "\n".join([head, f"shows: {found.repro.shows}", f"  {one_line(found.detail)}", *found.blame])
+
+    def issue(self) -> str:
+        """The text of an issue, in the form of PyTorch's bug reports for torch.compile."""
+        where, text = environment(), self.path.read_text()
+        return "\n".join([
+            f"### 🐛 Describe the bug\n\n{self.fault.words}\n",
+            f"The file below shows it: `{self.found.repro.shows}`. It was reduced to {self.found.size} of "
+            f"{self.found.whole} {self.found.unit}.\n", *self.found.blame, "",
+            f"```python\n{text.rstrip()}\n```\n", f"### Error logs\n\n```\n{self.found.detail.rstrip()}\n```\n",
+            f"### Versions\n\n{versions(where)}\n",
+        ])  # fmt: skip
+
+
+def versions(where: Environment) -> str:
+    """The versions and the machine in one line."""
+    names = (f"torch {where.torch}", f"triton {where.triton or 'none'}", f"Python {where.python}", where.platform)
+    return ", ".join([*names, where.processor, where.gpu or "no GPU", f"{where.threads} threads"])
+
+
+def faults(run: Run) -> list[Fault]:
+    """The faults of a run: what `diagnose` found, kernels, and captured graphs, which may be slow."""
+    record = run.record
+    found = [Fault(each.id, BREAK, each.what, each.id.partition("[")[2].partition("]")[0]) for each in record.breaks]
+    found = [Fault(each.id, BREAK, each.words, each.graph, index=index) for index, each in enumerate(found)]
+    broken = 0
+    for each in run.diagnose(try_fixes=False).findings:
+        kind = _KINDS.get(each.kind)
+        if kind is not None and not (kind == SLOW and each.kind != "slow"):
+            found.append(Fault(each.id, kind, each.message, index=broken if kind == BREAK else 0))
+            broken += kind == BREAK
+    for kernel in record.kernels:
+        found.append(Fault(kernel.id, KERNEL, f"the kernel {kernel.name}", kernel.graph, _nodes_of(record, kernel.id)))
+    found += [Fault(name, SLOW, f"graph {name} is slow", name) for name in run.kept]
+    return found
+
+
+def _nodes_of(record: Record, kernel: str) -> frozenset[str]:
+    captured = {entity.id: entity.label for each in record.of_stage("captured") for entity in each.entities}
+    return frozenset(captured[name] for name in record.linked_ids(kernel) if name in captured)
+
+
+def find_fault(run: Run, asked: str) -> Fault:
+    """The fault with this id, kind or kernel name; the worst one for "". Raises ReproError."""
+    known = faults(run)
+    order = (WRONG, CRASH, BREAK)
+    if not asked:
+        ranked = sorted((each for each in known if each.kind in order), key=lambda each: order.index(each.kind))
+        if not ranked:
+            names = ", ".join(each.id for each in known[:6])
+            raise ReproError(f"nothing is broken or wrong; a kernel or a slow graph is named by its id: {names}")
+        return ranked[0]
+    for each in known:
+        if asked in (each.id, each.kind) or each.id.partition(".")[2] == asked:
+            return each
+    raise ReproError(f"no fault {asked!r}{did_you_mean(asked, [each.id for each in known])}")
+
+
+def make_repro(
+    run: Run,
+    output: Path,
+    asked: str = "",
+    program: UserProgram | None = None,
+    *,
+    real_inputs: bool = False,
+    seconds: float = SECONDS,
+    listener: Callable[[str], None] | None = None,
+) -> ReproFile:
+    """Write the smallest file that shows a fault of a run again. Raises ReproError; then nothing is written.
+
+    `asked` is the id of a break, a finding of `diagnose`, a kernel or a graph; "" for the worst fault.
+    """
+    tell = listener or (lambda _words: None)
+    fault = find_fault(run, asked)
+    tell(f"reducing {fault.id}: {one_line(fault.words)}")
+    arguments = {name: value for name, value in compile_arguments(run.record).items() if fault.kind != BREAK}
+    start = Repro(fault.kind, _shows(fault), "", arguments)
+    with Runner() as runner:
+        maker = _Maker(run, fault, start, program, runner, Effort(seconds), output, real_inputs)
+        found = maker.find()
+    found = maker.with_about(found)
+    files.replace_file(output, found.repro.text().encode())
+    if maker.values:
+        import torch
+
+        torch.save(maker.values, maker.values_path)
+    return ReproFile(output, fault, found, confirm(output))
+
+
+def _shows(fault: Fault) -> str:
+    return {WRONG: "wrong number", SLOW: "slow"}.get(fault.kind, "")
+
+
+def compile_arguments(record: Record) -> dict[str, Any]:
+    """The arguments of torch.compile that the record was made with, without defaults."""
+    options = record.options
+    asked = {**options.compile_arguments(), "dynamic": options.dynamic}
+    return {name: value for name, value in asked.items() if value not in (None, {}, "", "default")}
+
+
+@dataclass
+class _Maker:
+    run: Run
+    fault: Fault
+    start: Repro
+    program: UserProgram | None
+    runner: Runner
+    effort: Effort
+    output: Path
+    real_inputs: bool
+
+    def __post_init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.values_path = self.output.with_suffix(".pt")
+
+    def find(self) -> Found:
+        errors: list[str] = []
+        if self.fault.kind != BREAK:
+            for name in [self.fault.graph] if self.fault.graph in self.run.kept else list(self.run.kept):
+                try:
+                    return self._of_graph(name)
+                except (NotShownError, CannotCutError) as error:
+                    errors.append(f"graph {name}: {error}")
+        try:
+            return self._of_program()
+        except (NotShownError, ReproError) as error:
+            raise ReproError("; ".join([*errors, str(error)])) from None
+
+    def _of_graph(self, name: str) -> Found:
+        kept = self.run.kept[name]
+        module = kept.captured if kept.captured is not None else kept.eager
+        if module is None or (kept.arguments is None and self.run.call is None):
+            raise NotShownError("its graph was not kept")
+        if kept.arguments is None:
+            raise NotShownError("its graph was never called")
+        graph = RecordedGraph.of_call(module, kept.arguments, keep=self.real_inputs)
+        start = self.start.with_fields(draws=graph.draws)
+        before = self.program.before_graph() if self.program and _has_own_operators(module) else ""
+        trains = bool(kept.trained) and self.fault.kind != KERNEL
+        start = start if start.shows else start.with_fields(shows=self._shown_by(graph, start, trains, before))
+        if self.real_inputs:
+            import torch
+
+            self.values = dict(graph.values)
+            torch.save(self.values, self.values_path)
+        return reduce_graph(
+            graph, start, self.runner, self.effort, trains=trains, before=before, first=self.fault.nodes,
+            values=str(self.values_path.resolve()) if self.real_inputs else "",
+        )  # fmt: skip
+
+    def _shown_by(self, graph: RecordedGraph, start: Repro, trains: bool, before: str) -> str:
+        """What the part of the graph that the fault belongs to shows."""
+        from compiler.repro.program import graph_body
+
+        names = [name for name in graph.names if not self.fault.nodes or name in self.fault.nodes]
+        shown = self.runner.run(start.with_fields(body=graph_body(graph, names, trains=trains, before=before)).text())
+        if not shown.faults and trains:
+            return self._shown_by(graph, start, False, before)
+        if not shown.faults:
+            raise NotShownError(f"it does not show it in another process: {shown.detail}")
+        if self.fault.kind != KERNEL:
+            return shown.faults[0]
+        name = self.fault.id.rpartition(".")[2].rstrip("0123456789").rstrip("_")
+        return next((each for each in shown.faults if each == f"kernel {name}"), shown.faults[0])
+
+    def _of_program(self) -> Found:
+        if self.program is None:
+            raise ReproError("a program is reduced from a file: tcompile repro FILE.py:NAME")
+        start = self.start.with_fields(compile={} if self.fault.kind == BREAK else self.start.compile)
+        text = self.program.path.read_text()
+        return reduce_program(text, start, self.program.make_call, self.runner, self.effort, self.fault.index)
+
+    def with_about(self, found: Found) -> Found:
+        words = json.dumps(one_line(self.fault.words), ensure_ascii=False)[1:-1].replace("\\", "/").replace('"', "'")
+        about = (
+            f"{words}\n\nReduced by tcompile to {found.size} of {found.whole} {found.unit}.\n"
+            f"{versions(environment())}.\n"
+            "Exit code 1 if it shows the same, else 0.\n"
+        )
+        return replace(found, repro=found.repro.with_fields(about=about))
+
+
+def _has_own_operators(module: Any) -> bool:
+    """Whether the graph calls operators of namespaces that torch itself does not have."""
+    known = {"aten", "prims", "prim", "higher_order", "rngprims", "inductor", "quantized", "_c10d_functional"}
+    targets = (node.target for node in module.graph.nodes if node.op == "call_function")
+    return any(getattr(target, "namespace", "aten") not in known for target in targets)
+
+
+def make_call_text(name: str, inputs: Sequence[str], calls: Sequence[str] = ()) -> str:
+    """Text of a function `make_call` for inputs as they are written on the command line."""
+    values = ", ".join(inputs) if inputs else (calls[0] if calls else "")
+    names = (
+        "arange empty eye full linspace ones rand randint randn randperm tensor zeros float16 bfloat16 float32 float64"
+    )
+    given = f"from torch import {', '.join([*names.split(), 'int64', 'int32', 'bool as _bool'])}"
+    return (
+        f"def make_call():\n    import copy\n\n    {given}\n\n"
+        "    torch.manual_seed(0)\n\n    def take(*args, **kwargs):\n        return args, kwargs\n\n"
+        f"    args, kwargs = take({values})\n"
+        f"    fn = {name}() if isinstance({name}, type) else {name}\n"
+        "    return (copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn), list(args), kwargs\n"
+    )

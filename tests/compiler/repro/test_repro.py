@@ -1,0 +1,92 @@
+"""Repros: delta debugging, parts of graphs, smaller programs, and a file that is confirmed in a fresh process."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from compiler.repro.program import WRONG, Repro, graph_body
+from compiler.repro.reduce import Effort, minimize
+from compiler.repro.source import count_statements, reduce_source
+from compiler.repro.subgraph import CannotCutError, RecordedGraph
+from compiler.repro.values import MAKE_RANDOM, TensorFacts
+from explorer import cli
+
+MODEL = """
+import torch
+
+def model(x):
+    x = torch.relu(x)
+    y = x + 1
+    if y.sum() > 0:
+        y = y * 2
+    return torch.tanh(y)
+"""
+
+
+def test_minimize_finds_the_smallest_part() -> None:
+    effort = Effort(60)
+    assert minimize(range(64), lambda some: {3, 40} <= set(some), effort) == [3, 40]
+    assert minimize(range(8), lambda _some: True, effort) in ([0], [4])
+    assert minimize(range(8), lambda some: len(some) == 8, Effort(0)) == list(range(8))
+
+
+def test_source_is_reduced_to_what_shows_the_fault() -> None:
+    text = (
+        "import os\n\nclass A:\n    x = 1\n\n    def f(self, y):\n        z = g(y + 1)\n"
+        "        if z:\n            bug(z)\n        return z\n"
+    )
+    small = reduce_source(text, lambda candidate: "bug(" in candidate and ast.parse(candidate) is not None, Effort(60))
+    assert small == "class A:\n\n    def f(self, y):\n        bug(z)\n"
+    assert count_statements(text) > 5
+
+
+def test_part_of_a_graph_has_inputs_for_what_is_cut(tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: int) -> torch.Tensor:
+            first, second = (x @ x.mT).chunk(2)
+            return torch.relu(first) * n + second.log()
+
+    module = torch.fx.symbolic_trace(Model())
+    graph = RecordedGraph.of_call(module, (torch.rand(4, 6), 3))
+    part = graph.cut(["relu", "mul"])
+    assert part.inputs == ("getitem", "n")
+    assert len(part.module(torch.ones(2, 4), 3)) == 1
+    with pytest.raises(CannotCutError):
+        graph.cut([])
+    text = Repro(
+        WRONG, "wrong number", graph_body(graph, ["relu", "mul", "log"], trains=False), {"backend": "eager"}
+    ).text()
+    (tmp_path / "repro.py").write_text(text)
+    assert runpy.run_path(str(tmp_path / "repro.py"))["show"]() == ([], "all results are eager's, up to rounding")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int64, torch.complex64])
+def test_random_values_have_recorded_layout_and_range(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[1, 0, 1], [0, 1, 0]]).to(dtype).mT
+    names: dict[str, object] = {"torch": torch}
+    exec(MAKE_RANDOM, names)
+    made = eval(TensorFacts.of_tensor(tensor).code(trains=True), names)
+    assert (made.shape, made.stride(), made.dtype) == (tensor.shape, tensor.stride(), dtype)
+    assert torch.view_as_real(made).max() <= 1 if dtype.is_complex else made.max() <= 1
+
+
+def test_repro_of_a_break_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, output, issue = (tmp_path / name for name in ("model_of_repro.py", "repro.py", "issue.md"))
+    model.write_text(MODEL)
+    options = ["--input", "randn(4, 5)", "-o", str(output)]
+    asked = ["repro", f"{model}:model", "graph break", *options]
+    assert cli.main([*asked, "--issue", str(issue)]) == 0
+    told = capsys.readouterr().out
+    assert "statements" in told
+    assert "confirmed in a fresh process" in told
+    assert "NOT" not in told
+    assert "tanh" not in output.read_text()
+    assert "### 🐛 Describe the bug" in issue.read_text()
+    output.unlink()
+    assert cli.main([*asked[:2], "break[9/9].0", *options]) == 2
+    assert not output.exists()
