@@ -22,13 +22,14 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from benchmarks.rank_models import WRAPS, Loss
+from benchmarks.rank_models import WRAPS, Experts, Loss, Stack
 from benchmarks.rank_models import Model as Kind
 
 WIDTH, LAYERS, BATCH = 256, 3, 64
 CASES = (
-    "mlp:ddp", "mlp:ddp_views", "mlp:fsdp2", "mlp:fsdp2_kept", "mlp:fsdp2_bf16", "mlp:simple_fsdp", "mlp:tp", "mlp:2d",
-    "gpt2:ddp", "gpt2:fsdp2",
+    "mlp:ddp", "mlp:ddp_views", "mlp:fsdp2", "mlp:fsdp2_kept", "mlp:fsdp2_bf16", "mlp:fsdp1", "mlp:simple_fsdp",
+    "mlp:tp", "mlp:tp_sp", "mlp:2d", "gpt2:ddp", "gpt2:fsdp2", "llama:fsdp2", "llama:fsdp2_bf16", "llama:tp",
+    "moe:ddp", "moe:fsdp2",
 )  # fmt: skip
 LIMIT = 0.05
 
@@ -62,6 +63,15 @@ def gpt2() -> nn.Module:
     return Loss(GPT2LMHeadModel(config))
 
 
+def llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return Loss(LlamaForCausalLM(LlamaConfig(
+        vocab_size=512, hidden_size=WIDTH, intermediate_size=3 * WIDTH, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64,
+    )))  # fmt: skip
+
+
 def ddp_views(model: Any, _kind: Kind, _world: int) -> Any:
     return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1, gradient_as_bucket_view=True)
 
@@ -76,9 +86,17 @@ def fsdp2_with(**options: Any) -> Any:
     return wrap
 
 
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 512, (4, 64))
+
+
 KINDS = {
     "mlp": Kind(Model, lambda: torch.randn(BATCH, WIDTH), lambda m: list(m.blocks), ("up",), ("down",)),
-    "gpt2": Kind(gpt2, lambda: torch.randint(0, 512, (4, 64)), lambda m: list(m.model.transformer.h)),
+    "gpt2": Kind(gpt2, tokens, lambda m: list(m.model.transformer.h)),
+    "llama": Kind(
+        llama, tokens, lambda m: list(m.model.model.layers), ("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",)
+    ),
+    "moe": Kind(lambda: Stack([Block(), Experts(WIDTH)]), lambda: torch.randn(BATCH, WIDTH), lambda m: list(m.blocks)),
 }
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 OWN_WRAPS = {

@@ -3,7 +3,7 @@
 Each measurement runs in a process of its own. The bounds: a simulated rank takes at most 1.3 times as long as the same
 model in one process, cut where `fully_shard` cuts it; 1,024 ranks at most 1.2 times as long as 8; three ranks of GPT-2
 at most 2 times as long as one; two layers of Llama 70B on 512 ranks at most 60 s and 4 GiB. Ratios are of CPU seconds.
-Weights are fake, except in the cases "in memory": there FSDP2 itself copies gigabytes, also without a network.
+Weights are fake, except in the cases "in memory".
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from compiler.calls.copies import GIVE_VALUES, NO_VALUES
 from compiler.calls.explored import Explored, cannot_repeat
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.calls.state import StateBefore, state_before
+from compiler.capture.by_design import is_by_design
 from compiler.capture.sources import is_installed
 from compiler.distributed.collectives import place_of_process
 from compiler.distributed.group import SimulatedGroup
@@ -66,9 +67,10 @@ _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("comp
 
 SHARDED = Problem(
     "timing",
-    "the check was left out: the call takes DTensors, of which this rank holds a part, and their results can't be "
-    "compared with eager's yet",
-    "the other stages are there; to check the computation, explore the model before it is sharded",
+    "the stages were not checked one by one: the call takes DTensors, and AOTAutograd's graphs take their parts on "
+    "this rank instead; the call's results on this rank were compared with eager's, without gradients of FSDP's "
+    "parameters, which its hooks reduce",
+    "to check each stage, explore the model before it is sharded",
 )
 
 NOT_SENT = Problem(
@@ -151,7 +153,6 @@ class Exploration:
             stack.enter_context(allow_async_tp(self.options.options))
             self._stack, self._launches = stack.pop_all(), launches.pop_all()
             self._recorder.hooks.prepare(self._stack, self._observation.is_observing)
-            self._recorder.tape.prepare(self._stack)
         return self
 
     @property
@@ -184,6 +185,8 @@ class Exploration:
                 self._measure()
         if not self.has_graphs and all(problem.stage != "captured" for problem in self._builder.problems):
             self._builder.problem(_no_graph_problem(self._recorder))
+        for problem in SimulatedGroup.active.problems() if SimulatedGroup.active else ():
+            self._builder.problem(problem)
         try:
             if kind is None:
                 self._time()
@@ -223,10 +226,10 @@ class Exploration:
 
             with unset_fake_temporarily():
                 add_eager_memory(builder, self._recorder.kept_here)
-        if builder.memory and self._recorder.tape.entries:
+        if builder.memory and (tape := self._recorder.hooks.tape()).entries:
             from compiler.distributed.rank_memory import add_rank_memory
 
-            add_rank_memory(builder, self._recorder.tape)
+            add_rank_memory(builder, tape)
         if "decomposed" in stages:
             from compiler.decompose.graphs import add_levels
 
@@ -277,7 +280,7 @@ class Exploration:
                     from compiler.timing.profile_again import profile_in_place
 
                     profile_in_place(self._builder, self._calls[0], self.files())
-            if checks and not self._calls_sharded():
+            if checks:
                 self._check_call(self._calls[0])
         except Exception as error:  # noqa: BLE001 - the user's call may raise anything when it is repeated
             self._builder.problem(cannot_repeat(error))
@@ -295,7 +298,7 @@ class Exploration:
         return has_no_values
 
     def _calls_sharded(self) -> bool:
-        """Whether the first call uses DTensors; such results can't be compared with eager's yet."""
+        """Whether the first call uses DTensors, whose graphs can't be run one by one."""
         return bool(self._calls) and any(map(is_dtensor, _tensors_of(self._calls[0])))
 
     def _mark_first_call_breaks(self) -> None:
@@ -306,7 +309,7 @@ class Exploration:
         from compiler.calls.first_call import mark_first_call_breaks, may_run_once
 
         files = {name: file for file, name in self.files().items()}
-        if any(may_run_once(found, files) for found in breaks):
+        if any(may_run_once(found, files) and not is_by_design(found) for found in breaks):
             pause_observing = self._observation.pause_observing
             call, frames = self._calls[0], self._builder.frames
             breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, pause_observing, files, frames)
@@ -346,7 +349,6 @@ class Exploration:
         recorder.call_number += 1
         recorder.hooks.begin()
         self._builder.calls = recorder.call_number
-        recorder.tape.begin()
         try:
             with _grad_mode(self.options.grad):
                 before, number = self._state_before(fn, args, kwargs), recorder.call_number
@@ -374,7 +376,6 @@ class Exploration:
             with decide_without_other_stages():
                 return call.compiled(*call.args, **call.kwargs)
         finally:
-            self._recorder.tape.is_closed = True
             first, *later = self._calls
             is_new = len(self._builder.frames) > known or (bool(self._builder.breaks) and self._has_new_arguments(call))
             if is_new and call is not first and call.fn is first.fn and len(later) < MOST_LATER_CALLS:

@@ -37,7 +37,6 @@ from compiler.capture.symbolic_shapes import names_of, symbol_of
 from compiler.distributed.collectives import CollectiveLog, add_estimates
 from compiler.distributed.hooks import HookLog
 from compiler.distributed.shared_graphs import SharedGraphs
-from compiler.distributed.step_tape import StepTape
 from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
 from compiler.process.environment import with_settings_of_now
@@ -94,7 +93,6 @@ class Recorder:
         self.hooks = HookLog(builder, lambda: self.call_number)
         self.kept: dict[str, KeptFrame] = {}
         self.later: list[Callable[[], list[Decision]]] = []
-        self.tape = StepTape()
 
     @property
     def kept_here(self) -> dict[str, KeptFrame]:
@@ -109,7 +107,6 @@ class Recorder:
 
     def on_frame_start(self, key: CompileKey, code: CodeType) -> None:
         self.hooks.begin()
-        self.tape.begin()
         frame = self.frame_id(key)
         self._codes[frame] = code
         function = self.names(code.co_name)
@@ -230,8 +227,7 @@ class Recorder:
 
         def keep(call: Function) -> Function:
             watched = stage.record_first_call(call) if looks else call
-            noted = self.tape.note_runs(graph, captured, kept.keep_first_call(watched))
-            return self.hooks.note_runs(graph, noted)
+            return self.hooks.note_runs(graph, captured, kept.keep_first_call(watched))
 
         uncompiled = self._note_calls(frame, keep(stage.run if looks else eager.forward), captured)
         if bucket is not None:

@@ -22,7 +22,7 @@ from compiler.record import Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Half, MemoryEvent, MemoryWhat, Role
 from compiler.torch_api import autograd_nodes, fx
-from compiler.torch_api.dtensor import is_dtensor, local_tensor
+from compiler.torch_api.dtensor import differentiable_part, local_tensor
 from compiler.torch_api.eager import Watching
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -99,7 +99,7 @@ def _why_unknown(captured: GraphModule, error: Exception) -> str:
 
 def _backward(log: _Log, results: Any) -> None:
     leaves = [value for value in tree_leaves(results) if isinstance(value, torch.Tensor) and value.requires_grad]
-    outputs = [_local_output(value) for value in leaves]
+    outputs = [differentiable_part(value) for value in leaves]
     if not outputs:
         return
     total = _HandingIn.apply(log, *outputs)
@@ -107,11 +107,6 @@ def _backward(log: _Log, results: Any) -> None:
     seed = torch.empty_like(total)
     with Watching(log.add_results):
         total.backward(seed)
-
-
-def _local_output(value: Any) -> torch.Tensor:
-    """The rank's part of a DTensor, connected to it by autograd; any other output itself."""
-    return value.to_local() if is_dtensor(value) else value
 
 
 class _HandingIn(torch.autograd.Function):

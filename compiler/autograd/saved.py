@@ -11,7 +11,7 @@ import torch
 from compiler.autograd.eager_graph import EagerGraph, GraphNode
 from compiler.record import Saved
 from compiler.torch_api import autograd_nodes
-from compiler.torch_api.eager import inner_tensor
+from compiler.torch_api.dtensor import inner_tensor
 from compiler.torch_api.fx import tensor_attrs
 
 MADE_OUTSIDE = "made outside of the graph"

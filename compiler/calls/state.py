@@ -25,7 +25,7 @@ import torch
 
 from compiler.calls.call import closure_of, nested_codes
 from compiler.capture.sources import is_installed
-from compiler.torch_api.eager import inner_tensor
+from compiler.torch_api.dtensor import inner_tensor
 from compiler.torch_api.fake_tensors import has_storage
 
 MOST_OBJECTS = 200_000

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from compiler.distributed.graph_collectives import STAGES_WITH_COLLECTIVES, GraphCollectives
 from compiler.distributed.group import SimulatedGroup
-from compiler.record import Artifact, Collective, Group, Place
+from compiler.record import Artifact, Collective, Group, RankPlace
 from compiler.record.builder import Builder
 from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.targets import known_target
@@ -26,7 +26,7 @@ from compiler.torch_api.collectives import (
 from compiler.torch_api.shard_shapes import Sharding
 
 
-def place_of_process(found: Sequence[Sharding] = ()) -> Place | None:
+def place_of_process(found: Sequence[Sharding] = ()) -> RankPlace | None:
     """The rank of this process in the default process group; None without one.
 
     Its mesh is the last one that was made in a simulated job, or that of a call whose tensors are split as in `found`.
@@ -38,8 +38,8 @@ def place_of_process(found: Sequence[Sharding] = ()) -> Place | None:
     rank, world = dist.get_rank(), dist.get_world_size()
     whole = next((each for each in found if len(each.ranks) == world), None)
     if whole is None:
-        return Place(rank, world)
-    return Place(rank, world, tuple(zip(whole.names, whole.mesh, strict=True)), whole.coordinates(rank))
+        return RankPlace(rank, world)
+    return RankPlace(rank, world, tuple(zip(whole.names, whole.mesh, strict=True)), whole.coordinates(rank))
 
 
 def graph_collectives(module: GraphModule, artifact: Artifact) -> Iterator[tuple[Collective, Group]]:
@@ -97,7 +97,7 @@ def add_estimates(builder: Builder) -> None:
     ]
 
 
-def with_estimate(found: Collective, group: Group | None, place: Place | None, target: str) -> Collective:
+def with_estimate(found: Collective, group: Group | None, place: RankPlace | None, target: str) -> Collective:
     """The collective with its estimated time on GPUs of the target; unchanged if torch has no model for it."""
     gpu = known_target(target)
     is_fused = found.operator.startswith("symm_mem.")  # async TP: a matmul in pieces, with its collective

@@ -5,9 +5,10 @@ Nothing here imports torch: graphs that run here and those of a log give the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from compiler.inductor.kernels import nodes_of_call
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Group, Span
 
 STAGES_WITH_COLLECTIVES = ("captured", "forward", "backward", "inference", "post_grad")
@@ -50,15 +51,8 @@ class _Links:
                 if artifact.stage == "source" and "line" in entity.attrs:
                     self._lines[entity.id] = _span(entity, installed=bool(artifact.attrs.get("installed")))
                 elif artifact.stage == "kernels" and entity.kind == "extern":
-                    for node in self._nodes_of(entity):
+                    for node in (*entity.origins, *nodes_of_call(entity, self._up)):  # a log has no loops
                         self._code.setdefault(node, []).append(entity.id)
-
-    def _nodes_of(self, entity: Entity) -> Iterator[str]:
-        """The nodes of the last graph that a call of the generated code comes from, through the loops."""
-        yield from entity.origins  # a log has no loops
-        for loops in entity.origins:
-            for unfused in self._up.get(loops, ()):
-                yield from self._up.get(unfused, ())
 
     def link(self, found: Collective) -> Collective:
         """Add the calls in the generated code, and the lines."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch.distributed as dist
 
-from compiler.record import Place
+from compiler.record import Problem, RankPlace
 from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.record.options import OptionError, Options
 from compiler.torch_api.dtensor import mesh_sizes
@@ -22,6 +22,8 @@ from compiler.torch_api.fake_tensors import FakeTensorMode
 from compiler.torch_api.missing_gpus import has_gpu, keep_on_cpu, run_spawned_function
 from compiler.torch_api.patching import Function, set_environment
 from compiler.torch_api.pipelines import decide_without_other_stages, note_schedules
+from compiler.torch_api.saving import discard_saved
+from compiler.torch_api.unsent_weights import copy_own_parts
 
 
 @dataclass
@@ -29,6 +31,7 @@ class SimulatedGroup:
     """One rank of a simulated job. `groups` is torch.distributed's state, kept while the job is not active.
 
     `meshes` are the device meshes that were made in the job, in order, and `schedules` its pipelines' schedules.
+    `unsaved` are the paths that the program gave to torch.save; nothing is written there.
     """
 
     world: int
@@ -36,6 +39,7 @@ class SimulatedGroup:
     node_size: int = GPUS_A_NODE
     meshes: list[Any] = field(default_factory=list)
     schedules: list[Any] = field(default_factory=list)
+    unsaved: list[str] = field(default_factory=list)
     groups: Any = None
     active: ClassVar[SimulatedGroup | None] = None
     """The rank that this process simulates now."""
@@ -43,6 +47,8 @@ class SimulatedGroup:
     @contextmanager
     def enter(self) -> Iterator[SimulatedGroup]:
         """Simulate this rank in the block. Process groups and meshes are kept from one block to the next."""
+        import torch.distributed.pipelining  # noqa: F401  its stages are answered, also if the program imports it
+
         from compiler.torch_api import process_groups
 
         if SimulatedGroup.active is self:
@@ -60,6 +66,8 @@ class SimulatedGroup:
             stack.enter_context(process_groups.answer_setup(self._initialize, _destroy))
             stack.enter_context(process_groups.note_meshes(self._note_mesh))
             stack.enter_context(process_groups.make_own_chunks())
+            stack.enter_context(copy_own_parts())
+            stack.enter_context(discard_saved(self.unsaved.append))
             stack.enter_context(run_spawned_function(self.rank, self.world, self.local_size))
             stack.enter_context(decide_without_other_stages())
             stack.enter_context(note_schedules(self.schedules.append))
@@ -81,18 +89,25 @@ class SimulatedGroup:
                 f"mesh of {self.world} ranks, or simulate {mesh.size()} (--ranks {mesh.size()})"
             )
 
+    def problems(self) -> Iterator[Problem]:
+        """What the job left out of the program."""
+        if self.unsaved:
+            paths = ", ".join(dict.fromkeys(self.unsaved))
+            words = f"torch.save did not write {paths}: its values would be those of a simulated rank"
+            yield Problem("captured", words, "save to an open file object to have the file anyway")
+
     @property
     def local_size(self) -> int:
         """Number of ranks on one node."""
         return min(self.node_size, self.world)
 
-    def place(self) -> Place:
+    def place(self) -> RankPlace:
         """The rank's place in the job, and in the last device mesh that holds all ranks."""
         whole = [mesh for mesh in self.meshes if mesh.size() == self.world]
         if not whole:
-            return Place(self.rank, self.world, node_size=self.node_size)
+            return RankPlace(self.rank, self.world, node_size=self.node_size)
         mesh = whole[-1]
-        return Place(self.rank, self.world, mesh_sizes(mesh), tuple(mesh.get_coordinate() or ()), self.node_size)
+        return RankPlace(self.rank, self.world, mesh_sizes(mesh), tuple(mesh.get_coordinate() or ()), self.node_size)
 
     def _environment(self) -> dict[str, str]:
         """The variables that torchrun sets, for nodes of `node_size` GPUs."""

@@ -8,13 +8,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from torch.fx import GraphModule
+
 from compiler.capture.breaks import span_of
 from compiler.capture.sources import SourceBook, is_installed
+from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry, arguments_of, first_forward, results_of
 from compiler.record import BucketPlan, Collective, Span, Unit
 from compiler.record.builder import Builder
 from compiler.torch_api.collectives import is_initialized
 from compiler.torch_api.ddp_buckets import Bucket, bucket_plans, parameter_paths
 from compiler.torch_api.patching import Function
+from compiler.torch_api.sharded_weights import Buckets, active_buckets, observe_units
 
 if TYPE_CHECKING:  # these import torch's FSDP, which takes long, and is not in all builds
     from compiler.torch_api.fsdp_units import FsdpUnit
@@ -22,28 +26,24 @@ if TYPE_CHECKING:  # these import torch's FSDP, which takes long, and is not in 
 
 DDP: Final = "DistributedDataParallel"
 MOST_CALLS = 20_000
-"""Maximum number of collectives that are kept of one step."""
+"""Maximum number of events that are kept of one step."""
 _MOST_LINES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class GraphRun:
-    """A captured graph starts to run, inside of the call of a module that FSDP wraps (an object's id, 0 if none)."""
-
-    graph: str
-    module: int
 
 
 @dataclass
 class HookLog:
-    """Collects calls of collectives, and the runs of graphs between them, for each call of the explored function."""
+    """Collects calls of collectives, FSDP's gathers and runs of graphs in each call of the explored function.
+
+    `buckets` are those of a DistributedDataParallel model, once it was called.
+    """
 
     builder: Builder
     call_number: Callable[[], int]
     """The number of the current call of the explored function, 0 if the user's own code calls compiled functions."""
-    steps: dict[int, list[HookCall | GraphRun]] = field(default_factory=dict)
+    steps: dict[int, list[HookCall | UnitEntry | RunEntry]] = field(default_factory=dict)
     units: dict[str, Unit] = field(default_factory=dict)
     plans: list[BucketPlan] = field(default_factory=list)
+    buckets: Buckets | None = None
     _watch: HookWatch | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
     _is_open: Callable[[], bool] = lambda: False
@@ -59,19 +59,20 @@ class HookLog:
             from compiler.torch_api.hook_collectives import watch_collectives
 
             self._watch = self._stack.enter_context(watch_collectives(self._add))
+            self._stack.enter_context(observe_units(lambda moment, unit: self._add(UnitEntry(moment, unit))))
 
     def stop(self) -> None:
         """Collect no more: what follows are repeated calls for measurements."""
         self._is_open = lambda: False
 
-    def _add(self, event: HookCall | GraphRun) -> None:
+    def _add(self, event: HookCall | UnitEntry | RunEntry) -> None:
         step = self.steps.setdefault(self.call_number(), [])
         has_started = self.call_number() or self.builder.frames or getattr(event, "unit", None)
         if self._is_open() and has_started and len(step) < MOST_CALLS:
             step.append(event)
 
-    def note_runs(self, graph: str, call: Function) -> Function:
-        """A function that notes when the graph runs, and calls `call`."""
+    def note_runs(self, graph: str, captured: GraphModule, call: Function) -> Function:
+        """A function that calls `call`, and notes that the graph ran."""
         watch = self._watch
         if watch is None:
             return call
@@ -79,11 +80,22 @@ class HookLog:
         from compiler.torch_api.hook_collectives import current_unit_module
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            self._add(GraphRun(graph, current_unit_module()))
-            with watch.leave_out_redistributions():  # they are in the graph
+            if not self._is_open():
                 return call(*args, **kwargs)
+            arguments = arguments_of(captured, args)
+            with watch.leave_out_redistributions():  # they are in the graph
+                results = call(*args, **kwargs)
+            self.buckets = self.buckets or active_buckets()
+            self._add(RunEntry(graph, arguments, results_of(results), current_unit_module()))
+            return results
 
         return run
+
+    def tape(self) -> StepTape:
+        """The first forward: runs of graphs, and FSDP's gathers between them."""
+        events = (*self.steps.get(0, ()), *self.steps.get(1, ()))
+        entries = (event for event in events if isinstance(event, UnitEntry | RunEntry))
+        return StepTape(first_forward(entries), self.buckets)
 
     def add_graph(self, graph: str, module: Any, bucket: Bucket | None) -> None:
         """Note the bucket that a graph of DistributedDataParallel belongs to, and let its reducer be observed."""
@@ -101,11 +113,12 @@ class HookLog:
     def finish(self, book: SourceBook) -> None:
         """Add the collectives of the fullest step to the record, in order, and the units that they belong to."""
         builder = self.builder
-        events = max(self.steps.values(), key=_count_calls, default=[])
+        steps = [[event for event in step if not isinstance(event, UnitEntry)] for step in self.steps.values()]
+        events = max(steps, key=_count_calls, default=[])
         found = list(_place_calls(events, _graphs_of_units(events)))
         hooks = list(_collectives(found, book))
         builder.groups |= {each.call.group.name: each.call.group for each in found}
-        runs = Counter(event.graph for event in events if isinstance(event, GraphRun))
+        runs = Counter(event.graph for event in events if isinstance(event, RunEntry))
         of_graphs = [replace(each, calls=max(runs[each.graph], 1)) for each in builder.collectives]
         builder.collectives[:] = merge(of_graphs, found, hooks)
         builder.units.extend(self.units.values())
@@ -113,8 +126,8 @@ class HookLog:
         builder.bucket_plans.extend(self.plans)
 
 
-def _count_calls(events: Iterable[HookCall | GraphRun]) -> int:
-    return sum(not isinstance(event, GraphRun) for event in events)
+def _count_calls(events: Iterable[HookCall | RunEntry]) -> int:
+    return sum(not isinstance(event, RunEntry) for event in events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +140,24 @@ class PlacedCall:
     """Graphs that ran since the last collective of a hook."""
 
 
-def _graphs_of_units(events: Iterable[HookCall | GraphRun]) -> dict[FsdpUnit, tuple[str, ...]]:
+def _graphs_of_units(events: Iterable[HookCall | RunEntry]) -> dict[FsdpUnit, tuple[str, ...]]:
     """The graphs that run in the call of each unit's modules, and not in that of a unit inside of it."""
-    calls = (event for event in events if not isinstance(event, GraphRun))
+    calls = (event for event in events if not isinstance(event, RunEntry))
     units = {module: call.unit for call in calls if call.unit for module in call.unit.modules}
     found: dict[FsdpUnit, dict[str, None]] = {}
     for event in events:
-        if isinstance(event, GraphRun) and (unit := units.get(event.module)):
+        if isinstance(event, RunEntry) and (unit := units.get(event.module)):
             found.setdefault(unit, {})[event.graph] = None
     return {unit: tuple(graphs) for unit, graphs in found.items()}
 
 
 def _place_calls(
-    events: Sequence[HookCall | GraphRun], graphs: dict[FsdpUnit, tuple[str, ...]]
+    events: Sequence[HookCall | RunEntry], graphs: dict[FsdpUnit, tuple[str, ...]]
 ) -> Iterator[PlacedCall]:
-    later = deque(event.graph for event in events if isinstance(event, GraphRun))
+    later = deque(event.graph for event in events if isinstance(event, RunEntry))
     runs: list[str] = []
     for event in events:
-        if isinstance(event, GraphRun):
+        if isinstance(event, RunEntry):
             runs.append(later.popleft())
             continue
         own = graphs.get(event.unit, ()) if event.unit else ()

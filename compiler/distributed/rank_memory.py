@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from compiler.distributed.gathered_weights import gathered_weights
 from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Half, MemoryEvent, MemoryKind, MemoryWhat
-from compiler.torch_api.sharded_weights import Argument, Unit
+from compiler.torch_api.sharded_weights import Argument
+
+if TYPE_CHECKING:  # it imports torch's FSDP, which takes long, and is not in all builds
+    from compiler.torch_api.fsdp_units import FsdpUnit
 
 STATES_OF_ADAMW = 2
 """AdamW keeps two tensors for each parameter that is trained, `exp_avg` and `exp_avg_sq`, of its size and type."""
@@ -53,14 +57,15 @@ class _Run:
 
 
 def rank_memory(
-    tape: StepTape, events: Sequence[MemoryEvent], gathered: Collection[str] = ()
+    tape: StepTape, events: Sequence[MemoryEvent], gathered: Collection[str] = (), *, on_cpu: bool = False
 ) -> tuple[MemoryEvent, ...]:
     """Memory events of one training step of this rank (of one forward, if no graph has a backward).
 
     `events` are those of the graphs' generated code, `gathered` the ids of nodes and loops that gather weights in it.
+    With `on_cpu`, gloo's own copies of what it gathers and reduces in hooks are included.
     Returns () if no graph of the tape has events.
     """
-    step = _Step(tape, events, gathered)
+    step = _Step(tape, events, gathered, on_cpu)
     step.run()
     return tuple(step.events())
 
@@ -72,14 +77,15 @@ def add_rank_memory(builder: Builder, tape: StepTape) -> None:
     weights = (each for run in runs for each in run.arguments.values() if each.is_weight)
     shards = {each.own_bytes for each in weights if each.own_bytes < each.whole_bytes}
     gathered = gathered_weights(builder.artifacts.values(), builder.collectives, shards)
-    builder.memory[:] = [*events, *rank_memory(tape, events, gathered)]
+    builder.memory[:] = [*events, *rank_memory(tape, events, gathered, on_cpu=builder.target == "cpu")]
 
 
 class _Step:
     """Plays one step and logs every allocation and free."""
 
-    def __init__(self, tape: StepTape, events: Sequence[MemoryEvent], gathered: Collection[str]) -> None:
+    def __init__(self, tape: StepTape, events: Sequence[MemoryEvent], gathered: Collection[str], on_cpu: bool) -> None:
         self.tape = tape
+        self.on_cpu = on_cpu
         self.gathered = gathered
         self.log: list[tuple[MemoryWhat, _Item, Half, int, str]] = []
         self.live = 0
@@ -90,7 +96,7 @@ class _Step:
         self.trains = any(half == "backward" for _, half in self.of_graph)
         self.half: Half = "forward"
         self.runs: list[_Run] = []
-        self.units: dict[str, Unit] = {}
+        self.units: dict[str, FsdpUnit] = {}
         self.unit_of: dict[int, str] = {}
         self.flat: dict[str, _Item] = {}
         self.weights: dict[str, list[_Item]] = {}
@@ -114,13 +120,13 @@ class _Step:
 
     def _begin(self, runs: Sequence[RunEntry]) -> None:
         """Allocate what is there before the step: weights or shards, optimizer states, buckets, inputs."""
-        units = {entry.unit.name: entry.unit for entry in self.tape.entries if isinstance(entry, UnitEntry)}
+        units = {entry.unit.title: entry.unit for entry in self.tape.entries if isinstance(entry, UnitEntry)}
         self.units = units
-        self.unit_of = {weight.memory: unit.name for unit in units.values() for weight in unit.weights}
+        self.unit_of = {weight.memory: unit.title for unit in units.values() for weight in unit.weights}
         trained = 0
         for unit in units.values():
             for weight in unit.weights:
-                kind: MemoryKind = "shards" if unit.shares > 1 else "parameters"
+                kind: MemoryKind = "shards" if unit.shards > 1 else "parameters"
                 self._allocate_before_step(weight.name, weight.shard_bytes, kind)
                 trained += weight.shard_bytes if weight.gradient_bytes else 0
         for name, argument in self._own_weights(runs):
@@ -170,9 +176,9 @@ class _Step:
             elif step.moment == "copy out":
                 self._free(self.flat.pop(before, None))  # kept until the next unit is copied out
                 self._copy_out(step.unit)
-                before = step.unit.name
+                before = step.unit.title
             else:
-                self._free_weights(step.unit.name)
+                self._free_weights(step.unit.title)
         self._free(self.flat.pop(before, None))
 
     def _run_forward(self, entry: RunEntry, last: Mapping[int, int]) -> None:
@@ -210,8 +216,8 @@ class _Step:
 
     def _backward(self) -> None:
         entries = [entry for entry in self.tape.entries if isinstance(entry, UnitEntry)]
-        freed = {entry.unit.name for entry in entries if entry.moment == "free"}
-        order = [entry.unit.name for entry in entries if entry.moment == "copy out" and entry.unit.name in freed]
+        freed = {entry.unit.title for entry in entries if entry.moment == "free"}
+        order = [entry.unit.title for entry in entries if entry.moment == "copy out" and entry.unit.title in freed]
         first_run: dict[str, int] = {}
         for run in self.runs:
             for name in run.units:
@@ -286,17 +292,27 @@ class _Step:
         if unit.reduce_bytes:
             self.to_reduce = _Item(self._unique(f"{name}: gradients to reduce"), unit.reduce_bytes, "gradients")
             self._allocate(self.to_reduce)
-            self._free_all(gradients)
+            size = [weight.gradient_bytes for weight in unit.weights if weight.gradient_bytes][-1]
+            last = next((each for each in gradients if each.bytes == size), None)  # torch's loop variable holds it
+            self._free_all(each for each in gradients if each is not last)
             self._add_reduced(unit)
+            self._free(last)
 
-    def _reduce_flat(self, unit: Unit, gradients: Iterable[_Item]) -> None:
+    def _copy_in_gloo(self, unit: FsdpUnit, size: int, kind: MemoryKind) -> None:
+        """Allocate and free gloo's own copy of what it gathers or reduces; NCCL needs none."""
+        if self.on_cpu and unit.shards > 1:
+            copy = _Item(self._unique(f"{unit.title}: gloo's copy"), size, kind)
+            self._allocate(copy)
+            self._free(copy)
+
+    def _reduce_flat(self, unit: FsdpUnit, gradients: Iterable[_Item]) -> None:
         """Join the gradients into that of the flat parameter, free the weights, and reduce."""
-        flat = _Item(self._unique(f"{unit.name}: gradient"), unit.gradient_bytes, "gradients")
+        flat = _Item(self._unique(f"{unit.title}: gradient"), unit.gradient_bytes, "gradients")
         self._allocate(flat)
         self._free_all(gradients)
-        self._free_weights(unit.name)
+        self._free_weights(unit.title)
         if unit.gathered_bytes > unit.gradient_bytes:
-            padded = _Item(self._unique(f"{unit.name}: padded gradient"), unit.reduce_bytes, "gradients")
+            padded = _Item(self._unique(f"{unit.title}: padded gradient"), unit.reduce_bytes, "gradients")
             self._allocate(padded)
             self._add_reduced(unit)
             self._free(padded)
@@ -304,25 +320,34 @@ class _Step:
             self._add_reduced(unit)
         self._free(flat)
 
-    def _add_reduced(self, unit: Unit) -> None:
-        size = unit.reduce_bytes // unit.shares
-        self._allocate(_Item(self._unique(f"{unit.name}: reduced gradients"), size, "gradients"))
+    def _add_reduced(self, unit: FsdpUnit) -> None:
+        """Allocate a shard of reduced gradients, in the dtype of the reduction and then in that of the parameters."""
+        reduced = _Item(self._unique(f"{unit.title}: reduced gradients"), unit.reduce_bytes // unit.shards, "gradients")
+        self._allocate(reduced)
+        self._copy_in_gloo(unit, unit.reduce_bytes, "gradients")
+        size = sum(weight.shard_bytes for weight in unit.weights if weight.gradient_bytes)
+        if size > reduced.bytes:
+            self._allocate(_Item(self._unique(f"{unit.title}: reduced gradients"), size, "gradients"))
+            self._free(reduced)
 
     # FSDP's hooks
 
-    def _gather(self, unit: Unit) -> None:
-        item = _Item(self._unique(f"{unit.name}: all-gather"), unit.gathered_bytes, "gathered weights")
-        if unit.shares > 1 and not unit.is_flat:
-            self.flat[unit.name] = item
+    def _gather(self, unit: FsdpUnit) -> None:
+        item = _Item(self._unique(f"{unit.title}: all-gather"), unit.gathered_bytes, "gathered weights")
+        if unit.shards > 1 and not unit.is_flat:
+            self.flat[unit.title] = item
             self._allocate(item)
+            self._copy_in_gloo(unit, item.bytes, item.kind)
 
-    def _copy_out(self, unit: Unit) -> None:
-        self.weights[unit.name] = items = [
+    def _copy_out(self, unit: FsdpUnit) -> None:
+        self.weights[unit.title] = items = [
             _Item(self._unique(f"{weight.name} gathered"), weight.gathered_bytes, "gathered weights")
             for weight in unit.weights
         ]
         for item in items:
             self._allocate(item)
+            if unit.is_flat:
+                self._copy_in_gloo(unit, item.bytes, item.kind)
 
     def _free_weights(self, name: str) -> None:
         self._free_all(self.weights.pop(name, []))

@@ -11,7 +11,7 @@ from math import prod
 
 from compiler.distributed.distinct import stand_ins_in_mesh
 from compiler.distributed.hangs import Hang, find_hangs
-from compiler.record import Artifact, Place, Record
+from compiler.record import Artifact, RankPlace, Record
 from compiler.record.options import Options
 from compiler.record.plain_text import rank_words
 from compiler.torch_api.shard_shapes import Sharding
@@ -106,7 +106,7 @@ def asks_several(options: Options) -> bool:
     return "," in options.rank or options.rank in ("corners", "distinct")
 
 
-def asked_ranks(options: Options, place: Place | None, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+def asked_ranks(options: Options, place: RankPlace | None, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """The ranks that the options ask for, without repetition: numbers, "first", "last", "corners", "distinct"."""
     corners = mesh_corners(place.mesh if place else (), options.ranks)
     named: dict[str, Sequence[int]] = {

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from compiler.record import Collective, Record
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
-from compiler.torch_api.eager import inner_tensor
+from compiler.torch_api.dtensor import inner_tensor
 
 _OWN_STAGES = ("source", "bytecode", "captured", "timing")
 """Stages that every rank records itself."""

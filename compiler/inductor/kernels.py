@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -110,6 +110,13 @@ def kernels_artifact(
         {"language": kernels[0].language if kernels else "python"},
     )  # fmt: skip
     return artifact, (*kernels, *_externs(calls, call_entities, graph, artifact))
+
+
+def nodes_of_call(call: Entity, origins: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """The nodes of the last graph that a call of the generated code comes from, through the loops."""
+    for loops in call.origins:
+        for unfused in origins.get(loops, ()):
+            yield from origins.get(unfused, ())
 
 
 def canonical(code: str, graph: str) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from compiler.calls.call import Call, leave_no_trace
+from compiler.torch_api.dtensor import differentiable_part, is_dtensor
 from compiler.torch_api.pytrees import tree_map
 from compiler.torch_api.widened import Drawn, Recording, Widened, random_state, wide_leaf
 
@@ -24,7 +25,8 @@ class CallResults:
 
     `state` holds buffers and arguments after the call, `before` their values before the call. Gradients are those of a
     weighted sum of the outputs, with fixed normal random weights (1 for a single number): gradients of a plain sum
-    would vanish behind a softmax or a normalization. `draws` is whether the call drew random numbers.
+    would vanish behind a softmax or a normalization. Those of FSDP's parameters are left out, as its hooks reduce them.
+    `draws` is whether the call drew random numbers.
     """
 
     outputs: Mapping[str, Tensor]
@@ -93,11 +95,17 @@ def _repeat(
     names = _argument_names(call)
     leaves = {**parameters, **_tensors(names, arguments, wants=True)}
     state = {**buffers, **_tensors(names, arguments, wants=False)}
-    before, random = {name: value.detach().clone() for name, value in state.items()}, random_state()
-    outputs = dict(outputs_of(run(*args, **kwargs)))
-    gradients = dict(zip(leaves, _gradients(list(outputs.values()), list(leaves.values())), strict=False))
-    kept, after = ({name: value.detach().clone() for name, value in found.items()} for found in (outputs, state))
+    before, random = _kept(state), random_state()
+    outputs = {name: differentiable_part(value) for name, value in outputs_of(run(*args, **kwargs))}
+    found = zip(leaves.items(), _gradients(list(outputs.values()), list(leaves.values())), strict=False)
+    gradients = {name: value for (name, leaf), value in found if value is not None or not is_dtensor(leaf)}
+    kept, after = _kept(outputs), _kept(state)
     return CallResults(kept, gradients, after, before, random_state() != random)
+
+
+def _kept(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors; of a DTensor, its part on this rank."""
+    return {name: differentiable_part(value.detach()).clone() for name, value in found.items()}
 
 
 def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -106,7 +114,7 @@ def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[
         return ()
     generator = np.random.default_rng(SEED)  # NumPy's, as torch's random operators are being recorded
     weights = [_weights(root, generator) for root in roots]
-    return torch.autograd.grad(roots, leaves, weights, allow_unused=True)
+    return [differentiable_part(value) for value in torch.autograd.grad(roots, leaves, weights, allow_unused=True)]
 
 
 def _weights(output: Tensor, generator: np.random.Generator) -> Tensor:

@@ -32,7 +32,7 @@ from compiler.record.distributed_facts import Collective as Collective
 from compiler.record.distributed_facts import CollectiveKind as CollectiveKind
 from compiler.record.distributed_facts import Group as Group
 from compiler.record.distributed_facts import PipelineSchedule as PipelineSchedule
-from compiler.record.distributed_facts import Place as Place
+from compiler.record.distributed_facts import RankPlace as RankPlace
 from compiler.record.distributed_facts import Traffic as Traffic
 from compiler.record.distributed_facts import Unit as Unit
 from compiler.record.limits import TooLargeError, check_json
@@ -451,7 +451,7 @@ class Record:
     explored: ExploredCall | None = None
     xray: XRay | None = None
     origin: Origin = "observed"
-    place: Place | None = None
+    place: RankPlace | None = None
     groups: tuple[Group, ...] = ()
     collectives: tuple[Collective, ...] = ()
     units: tuple[Unit, ...] = ()

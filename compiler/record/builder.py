@@ -66,7 +66,7 @@ class Builder:
     autograd_saved: list[facts.Saved] = field(default_factory=list)
     versus: Record | None = None
     origin: facts.Origin = "observed"
-    place: facts.Place | None = None
+    place: facts.RankPlace | None = None
     groups: dict[str, facts.Group] = field(default_factory=dict)
     collectives: list[facts.Collective] = field(default_factory=list)
     units: list[facts.Unit] = field(default_factory=list)

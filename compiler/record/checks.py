@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Group,
         Kernel,
         PipelineSchedule,
-        Place,
+        RankPlace,
         Record,
         XRay,
     )
@@ -211,7 +211,7 @@ def _check_units(record: Record, path: str) -> None:
         _expect(0 < plan.cap_mb <= MOST_BYTES, "Expected a cap in MiB", f"{path}.bucket_plans[{place}].cap_mb")
 
 
-def _check_place(place: Place, path: str) -> None:
+def _check_place(place: RankPlace, path: str) -> None:
     _expect(0 < place.world <= MOST_RANKS, f"Expected from 1 to {MOST_RANKS:,} ranks", f"{path}.world")
     _expect(0 <= place.rank < place.world, f"Expected a rank below {place.world}", f"{path}.rank")
     _expect(0 <= place.node_size <= MOST_RANKS, f"Expected from 0 to {MOST_RANKS:,} ranks", f"{path}.node_size")

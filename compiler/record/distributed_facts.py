@@ -18,7 +18,7 @@ GPUS_A_NODE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """The rank that a record describes. `mesh` has name and size of each dimension of the device mesh, outermost first,
     and `coordinates` the rank's place in it. `node_size` is the number of ranks on one node, 0 if it is unknown.
     """

@@ -8,11 +8,11 @@ between launches, and compute that slows down while a collective runs, are not i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from compiler.inductor.kernels import WAIT
+from compiler.inductor.kernels import WAIT, nodes_of_call
 from compiler.record import Artifact, Collective, Entity, GraphHalf, Record
 
 Lane = Literal["compute", "communication"]
@@ -97,7 +97,7 @@ def _schedule(
         return None
     lanes = _Lanes()
     for entity in _calls(artifact):
-        waited = next((waits[node] for node in _nodes_of(entity, up) if node in waits), None)
+        waited = next((waits[node] for node in nodes_of_call(entity, up) if node in waits), None)
         if found := called.get(entity.id):
             lanes.start(entity, found)
         elif entity.kind == "extern" and entity.label.startswith(WAIT):
@@ -156,7 +156,7 @@ def _needs(schedule: Schedule, record: Record) -> dict[str, set[str]]:
     makers: dict[str, list[str]] = {}
     found: dict[str, set[str]] = {}
     for span in schedule.spans:
-        own = tuple(_nodes_of(calls[span.entity], up))
+        own = tuple(nodes_of_call(calls[span.entity], up))
         todo, seen = list(own), set(own)
         needed: set[str] = set()
         while todo:
@@ -175,12 +175,6 @@ def _calls(artifact: Artifact) -> list[Entity]:
     """Calls of the generated code, in its order."""
     found = (entity for entity in artifact.entities if entity.kind in ("call", "extern"))
     return sorted(found, key=lambda entity: int(entity.attrs.get("line", 0)))
-
-
-def _nodes_of(entity: Entity, up: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    for loops in entity.origins:
-        for unfused in up.get(loops, ()):
-            yield from up.get(unfused, ())
 
 
 class _Lanes:

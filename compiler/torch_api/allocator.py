@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -62,9 +63,8 @@ def cpu_changes(call: Callable[[], object]) -> list[int]:
     with quiet(), without_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     tree = profiler.profiler.kineto_results.experimental_event_tree()
-    changes = [event for event in _each(tree) if isinstance(event.extra_fields, _ExtraFields_Allocation)]
-    changes.sort(key=lambda event: event.start_time_ns)
-    return list(_changes_of_own((event.extra_fields.ptr, event.extra_fields.alloc_size) for event in changes))
+    changes = sorted(_changes_in(tree), key=itemgetter(0))
+    return list(_changes_of_own((address, size) for _, address, size in changes))
 
 
 def cpu_peak_bytes(call: Callable[[], object]) -> int:
@@ -72,23 +72,31 @@ def cpu_peak_bytes(call: Callable[[], object]) -> int:
     return max(accumulate(cpu_changes(call)), default=0)
 
 
-def _each(tree: Iterable[Any]) -> Iterator[Any]:
+def _changes_in(tree: Iterable[Any], collective: Any = None) -> Iterator[tuple[int, int, int]]:
+    """Time, address and size of each allocation and free in a profile.
+
+    A collective frees its own copies on a thread that is not profiled: they count as freed when it returns.
+    """
     for event in tree:
-        yield event
-        yield from _each(event.children)
+        if isinstance(event.extra_fields, _ExtraFields_Allocation):
+            address, size = event.extra_fields.ptr, event.extra_fields.alloc_size
+            yield event.start_time_ns, address, size
+            if collective is not None and size > 0:
+                yield collective.end_time_ns, address, -size
+        inside = event if event.name.startswith("c10d::") else collective
+        yield from _changes_in(event.children, inside)
 
 
 def _changes_of_own(changes: Iterable[tuple[int, int]]) -> Iterator[int]:
     """Sizes of allocations and frees, without frees of memory allocated before the profile.
 
-    The profiler remembers addresses from earlier profiles, and reports frees at these addresses too.
+    The profiler remembers addresses from earlier profiles, and reports frees at these addresses too. It does not see
+    what other threads free: a block whose address is allocated again was freed before.
     """
-    own: set[int] = set()
+    own: dict[int, int] = {}
     for address, size in changes:
+        if freed := own.pop(address, 0):
+            yield -freed
         if size > 0:
-            own.add(address)
-        elif address in own:
-            own.remove(address)
-        else:
-            continue
-        yield size
+            own[address] = size
+            yield size

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from compiler.torch_api.patching import Function, call_inside, call_instead, replace_attribute
 from compiler.torch_api.shard_shapes import dimension_names
@@ -103,10 +105,24 @@ def is_dtensor(value: Any) -> bool:
     return module is not None and isinstance(value, module.DTensor)
 
 
+def inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor inside a wrapper subclass: for a DTensor, the local shard of this rank."""
+    inner: Any = tensor
+    while is_traceable_wrapper_subclass(inner):
+        names, _ = inner.__tensor_flatten__()
+        inner = getattr(inner, names[0])
+    return inner
+
+
 def local_tensor(value: Any) -> Any:
     """The part of a DTensor that this rank holds, also before it has waited for a collective; else the value."""
-    local = value._local_tensor if is_dtensor(value) else value
-    return local.elem if type(local).__name__ == "AsyncCollectiveTensor" else local
+    is_waiting = type(value).__name__ == "AsyncCollectiveTensor"
+    return inner_tensor(value) if is_waiting or is_dtensor(value) else value
+
+
+def differentiable_part(value: Any) -> Any:
+    """The part of a DTensor that this rank holds, connected to it by autograd; else the value."""
+    return value.to_local() if is_dtensor(value) else value
 
 
 def dtensor_attrs(value: Any) -> dict[str, Any]:

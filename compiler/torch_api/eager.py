@@ -14,7 +14,7 @@ from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from compiler.torch_api import fx
@@ -44,15 +44,6 @@ class Watching(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         self.on_results(results)
         return results
-
-
-def inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor inside a wrapper subclass: for a DTensor, the local shard of this rank."""
-    inner: Any = tensor
-    while is_traceable_wrapper_subclass(inner):
-        names, _ = inner.__tensor_flatten__()
-        inner = getattr(inner, names[0])
-    return inner
 
 
 def as_eager(module: GraphModule) -> GraphModule:

@@ -28,7 +28,7 @@ from compiler.record.break_facts import Place
 from compiler.torch_api import fx
 from compiler.torch_api.collectives import Message, OperatorCalls, group_facts, message_of_call
 from compiler.torch_api.dtensor import placement_names, redistribution_callers
-from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, unit_of_frames, wrapped_module
+from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, outer_frames, unit_of_frames, wrapped_module
 from compiler.torch_api.patching import Function, call_hidden, call_instead, hide_frame, replace_attribute
 
 _BOTH, _OUTPUT_FIRST, _SENT, _RECEIVED, _NONE = "both", "output first", "sent", "received", "none"
@@ -60,7 +60,6 @@ METHODS: dict[str, tuple[CollectiveKind, str]] = {
 }
 """Methods of ProcessGroup, and which of their arguments are tensors. Versions of torch have some under two names."""
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "PREMUL_SUM")
-_MOST_FRAMES = 200
 _WAIT_LATER, _OWN_FRAMES = ("irecv", "batch_isend_irecv"), 8
 """Functions of torch.distributed that receive without waiting, and how many frames above a method they are at most."""
 _TORCH = f"{torch.__path__[0]}/"
@@ -128,7 +127,7 @@ class HookWatch:
         if self._leaves_out or is_traced or torch._C._current_graph_task_id() != -1:
             return run(tensor, source, target, **options)
         words = " → ".join(", ".join(placement_names(spec)) for spec in (source, target))
-        places = _user_places(_frames(sys._getframe(1)))
+        places = _user_places(outer_frames(sys._getframe(1)))
         with OperatorCalls(lambda *call: self._report_operator(words, places, *call)):
             return run(tensor, source, target, **options)
 
@@ -214,18 +213,10 @@ def _backend(group: Any) -> str:
 
 def current_unit_module() -> int:
     """The id of the innermost module on the stack that FSDP wraps; 0 if there is none."""
-    for frame in _frames(sys._getframe(1)):
+    for frame in outer_frames(sys._getframe(1)):
         if (module := wrapped_module(frame)) is not None:
             return id(module)
     return 0
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
 
 
 def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | None) -> HookCall:
@@ -233,7 +224,7 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
     first, second = (_tensors(value) for value in (*values[:2], None, None)[:2])
     inputs = [] if order in (_RECEIVED, _NONE) else second if order == _OUTPUT_FIRST else first
     outputs = [] if order in (_SENT, _NONE) else first
-    frames = list(_frames(frame))
+    frames = list(outer_frames(frame))
     functions = {each.f_code.co_name for each in frames[:_OWN_FRAMES]}
     waits_later = kind == "recv" and "recv" not in functions and not functions.isdisjoint(_WAIT_LATER)
     of_fsdp = [each for each in frames if is_of_fsdp(each)]

@@ -6,6 +6,7 @@ it is off while a compiled function runs.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -76,6 +77,7 @@ def keep_on_cpu(local_rank: int, local_size: int) -> Iterator[None]:
         stack.enter_context(replace_attribute(torch.cuda, "set_device", call_instead(set_device)))
         if not count:
             stack.enter_context(replace_attributes(_answers(local_rank, local_size)))
+            stack.enter_context(_leave_mode_for_older())
             stack.enter_context(_OnCpu())
         yield
 
@@ -122,6 +124,20 @@ def _move_module(original: Function, module: torch.nn.Module, *args: Any, **kwar
 def _leave_mode_for_calls(_: None, context: Any, *_args: Any, **_kwargs: Any) -> None:
     """Turn the mode off for each call of a compiled function."""
     context.enter_exit_hooks.append(_leave_mode)
+
+
+@contextmanager
+def _leave_mode_for_older() -> Iterator[None]:
+    """In the block, turn the mode off for each call of a function that was compiled before the block."""
+    kinds = {_TorchDynamoContext, *_TorchDynamoContext.__subclasses__()}
+    older = [each for each in gc.get_objects() if type(each) in kinds]
+    for context in older:
+        context.enter_exit_hooks.append(_leave_mode)
+    try:
+        yield
+    finally:
+        for context in older:
+            context.enter_exit_hooks.remove(_leave_mode)
 
 
 def _leave_mode() -> Callable[[], None]:

@@ -7,58 +7,21 @@ the parameters. The `FlatParamHandle` of FullyShardedDataParallel gathers into t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from compiler.torch_api.dtensor import inner_tensor
 from compiler.torch_api.patching import Wrapper, observe_hidden, replace_attributes
 
+if TYPE_CHECKING:  # it imports torch's FSDP, which takes long, and is not in all builds
+    from compiler.torch_api.fsdp_units import FsdpUnit
+
 Moment = Literal["gather", "copy out", "free"]
-
-
-@dataclass(frozen=True, slots=True)
-class UnitWeight:
-    """A parameter of an FSDP unit. Bytes of: this rank's shard, the gathered weight (padded) and its whole gradient.
-
-    `memory` identifies the storage that the weight is gathered into, 0 before the first gather.
-    """
-
-    name: str
-    shard_bytes: int
-    gathered_bytes: int
-    gradient_bytes: int
-    memory: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The parameters that FSDP2 gathers in one all-gather. `frees` says whether they are freed after the forward.
-
-    `reduce_bytes` is the size of the flat buffer of gradients that the reduce-scatter reads. `shares` is the number of
-    ranks that share the weights. With `is_flat`, all weights are one flat parameter, gathered in place.
-    """
-
-    name: str
-    weights: tuple[UnitWeight, ...]
-    shares: int
-    frees: bool
-    reduce_bytes: int
-    is_flat: bool = False
-
-    @property
-    def gathered_bytes(self) -> int:
-        return sum(weight.gathered_bytes for weight in self.weights)
-
-    @property
-    def gradient_bytes(self) -> int:
-        return sum(weight.gradient_bytes for weight in self.weights)
-
-
-Note = Callable[[Moment, Unit], None]
+Note = Callable[[Moment, "FsdpUnit"], None]
 
 
 @contextmanager
@@ -72,9 +35,11 @@ def _group_hooks(note: Note) -> Iterator[Wrapper]:
     """Wrappers of the methods with which FSDP2 gathers and frees the weights of a unit."""
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
+    from compiler.torch_api.fsdp_units import unit_of_group
+
     def tell_if(happened: bool, moment: Moment, group: Any) -> None:
         if happened and "BACKWARD" not in group._training_state.name:
-            note(moment, _unit(group))
+            note(moment, unit_of_group(group))
 
     def is_pending(group: Any, *_args: Any, **_kwargs: Any) -> bool:
         return group._all_gather_result is not None
@@ -100,12 +65,11 @@ def _handle_hooks(note: Note) -> Iterator[Wrapper]:
     """Wrappers of the methods with which FullyShardedDataParallel gathers and frees a flat parameter."""
     from torch.distributed.fsdp._flat_param import FlatParamHandle
 
-    names: dict[int, str] = {}
+    from compiler.torch_api.fsdp_units import running_unit
 
     def tell_if(happened: bool, moment: Moment, handle: Any) -> None:
-        if happened and "BACKWARD" not in handle._training_state.name:
-            name = names.setdefault(id(handle), f"flat parameter {len(names) + 1}")
-            note(moment, _flat_unit(handle, name))
+        if happened and "BACKWARD" not in handle._training_state.name and (unit := running_unit()):
+            note(moment, unit)
 
     def is_due(handle: Any) -> bool:
         return bool(handle.needs_unshard())
@@ -121,52 +85,6 @@ def _handle_hooks(note: Note) -> Iterator[Wrapper]:
 
     yield FlatParamHandle, "unshard", observe_hidden(is_due, gather)
     yield FlatParamHandle, "reshard", observe_hidden(frees, free)
-
-
-def _flat_unit(handle: Any, name: str) -> Unit:
-    """The unit of a flat parameter of FullyShardedDataParallel."""
-    flat = handle.flat_param
-    dtype = handle._fwd_bwd_param_dtype or handle._orig_param_dtype
-    gathered = flat._padded_unsharded_size.numel()
-    whole = flat._unpadded_unsharded_size.numel() if flat.requires_grad else 0
-    shard_bytes = flat._sharded_size.numel() * handle._orig_param_dtype.itemsize
-    memory = flat._full_param_padded.untyped_storage()._cdata
-    weight = UnitWeight(name, shard_bytes, gathered * dtype.itemsize, whole * dtype.itemsize, memory)
-    frees = handle._sharding_strategy.name in ("FULL_SHARD", "HYBRID_SHARD")
-    reduces = gathered * (handle._reduce_dtype or dtype).itemsize if flat.requires_grad else 0
-    return Unit(name, (weight,), handle.world_size, frees, reduces, is_flat=True)
-
-
-def _unit(group: Any) -> Unit:
-    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
-
-    shares = group._all_gather_process_group.size() if isinstance(group.mesh_info, FSDPMeshInfo) else 1
-    weights = tuple(_unit_weight(each, shares) for each in group.fsdp_params)
-    reduces = sum(_reduced_bytes(each, shares, group) for each in group.fsdp_params if each.sharded_param.requires_grad)
-    name = group._module_fqn or "the root module"
-    return Unit(name, weights, shares, bool(group._reshard_after_forward), reduces)
-
-
-def _unit_weight(each: Any, shares: int) -> UnitWeight:
-    dtype = each.param_dtype or each.orig_dtype
-    shard = each._sharded_param_data
-    whole = math.prod(each._orig_size) if each.sharded_param.requires_grad else 0
-    name = each._param_fqn or each._module_info.param_name
-    gathered = shard.numel() * shares * dtype.itemsize
-    unsharded = getattr(each, "_unsharded_param", None)
-    memory = 0 if unsharded is None else _local(unsharded).untyped_storage()._cdata
-    return UnitWeight(name, shard.numel() * shard.element_size(), gathered, whole * dtype.itemsize, memory)
-
-
-def _reduced_bytes(each: Any, shares: int, group: Any) -> int:
-    dtype = each.reduce_dtype or group.mp_policy.reduce_dtype or each.param_dtype or each.orig_dtype
-    return int(each._sharded_param_data.numel() * shares * dtype.itemsize)
-
-
-def _local(value: torch.Tensor) -> torch.Tensor:
-    """The part of a DTensor on this rank; any other tensor unchanged."""
-    part = getattr(value, "_local_tensor", value)
-    return part if isinstance(part, torch.Tensor) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +106,7 @@ def argument_of(value: Any) -> Argument | None:
     """The facts of an argument or result of a graph; None if it is no tensor of known size."""
     if not isinstance(value, torch.Tensor):
         return None
-    local = _local(value)
+    local = inner_tensor(value)
     storage = local.untyped_storage()
     sizes = storage.nbytes(), local.numel() * local.element_size(), value.numel() * value.element_size()
     if not all(isinstance(size, int) for size in sizes):

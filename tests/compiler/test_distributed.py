@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from compiler.engine import NOT_SENT, explore
-from compiler.record import Place, Record
+from compiler.record import RankPlace, Record
 from compiler.record.options import Options
 from compiler.torch_api.pipelines import pipeline_schedules
 from explorer.findings import findings
@@ -169,7 +169,7 @@ def test_tensor_parallel_stages(fake_group: None, options: Options) -> None:
     gradient = "gradient of the result of `add`, Partial(sum) becomes Replicate()"
     assert sent.attrs["cause"] == f"ColwiseParallel of `blocks.1.up`: {gradient}"
     assert record.origin == "simulated"
-    assert record.place == Place(rank=3, world=8, mesh=(("tp", 8),), coordinates=(3,))
+    assert record.place == RankPlace(rank=3, world=8, mesh=(("tp", 8),), coordinates=(3,))
     assert [group.ranks for group in record.groups] == [tuple(range(8))]
     assert [(found.kind, found.half) for found in record.collectives] == [
         ("all_reduce", "forward"), ("all_reduce", "forward"), ("all_reduce", "backward"),

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from compiler.distributed.rank_memory import rank_memory
-from compiler.distributed.step_tape import RunEntry, StepTape
+from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry
 from compiler.record import Record
 from compiler.record.measure_facts import Half, MemoryEvent, MemoryWhat, Role
 from compiler.record.options import Options
-from compiler.torch_api.sharded_weights import Argument, Unit, UnitWeight
+from compiler.torch_api.fsdp_units import FsdpUnit, UnitWeight
+from compiler.torch_api.sharded_weights import Argument
 from explorer.findings.memory.curve import fit
 from explorer.findings.memory.memory import rank_timeline
 
 WEIGHT, SHARES, VALUE = 800, 4, 100
 
 
-def unit(name: str, memory: int) -> Unit:
+def unit(name: str, memory: int) -> FsdpUnit:
     weight = UnitWeight("weight", WEIGHT // SHARES, WEIGHT, WEIGHT, memory)
-    return Unit(name, (weight,), SHARES, frees=True, reduce_bytes=WEIGHT)
+    return FsdpUnit(
+        "fully_shard",
+        name,
+        ("weight",),
+        (weight,),
+        WEIGHT,
+        WEIGHT,
+        "float32",
+        "float32",
+        "float32",
+        "freed",
+        SHARES,
+        1,
+        (),
+    )
 
 
 def run_of(memory: int, taken: int, returned: int) -> RunEntry:
@@ -47,13 +62,11 @@ CODE = (
 
 def sharded_step() -> Record:
     """Two units, whose weights are gathered before the run of one graph and freed after it."""
-    tape = StepTape()
+    entries: list[UnitEntry | RunEntry] = []
     for number, each in enumerate((unit("first", 1), unit("second", 2))):
-        for moment in ("gather", "copy out"):
-            tape.note_unit(moment, each)  # type: ignore[arg-type]
-        tape.entries.append(run_of(number + 1, 10 + number, 11 + number))
-        tape.note_unit("free", each)
-    return Record("step", Options()).with_fields(memory=rank_memory(tape, CODE))
+        entries += [UnitEntry("gather", each), UnitEntry("copy out", each)]
+        entries += [run_of(number + 1, 10 + number, 11 + number), UnitEntry("free", each)]
+    return Record("step", Options()).with_fields(memory=rank_memory(StepTape(entries), CODE))
 
 
 def test_weights_are_gathered_between_graphs() -> None:

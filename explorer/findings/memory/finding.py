@@ -35,7 +35,7 @@ OTHERS = "What operators use inside, and what code around the graphs holds, is o
 RANK_WORDS = (
     "One training step of this rank, simulated: its forward as it ran, then the backward of the same graphs, with what "
     "FSDP's and DistributedDataParallel's hooks gather, keep and reduce. Optimizer: AdamW is assumed, 2 tensors of the "
-    "size of each trained parameter. Not in it: eager code between graphs, memory inside operators and of NCCL or gloo."
+    "size of each trained parameter. Not in it: eager code between graphs, memory inside operators and of NCCL."
 )
 ROLES = {"saved": "kept for the backward", "result": "result", "gradient": "gradient", "tangent": "gradient handed in"}
 SHOWN = ("compiled", "eager", "measured", "rank")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import explorer
@@ -23,7 +24,7 @@ from compiler.distributed.distinct import stand_ins_in_mesh
 from compiler.distributed.group import simulate_group
 from compiler.distributed.hangs import find_hangs
 from compiler.distributed.ranks import asked_ranks, mesh_corners
-from compiler.record import Collective, Group, Place, Record, Span
+from compiler.record import Collective, Group, RankPlace, Record, Span
 from compiler.record.options import OptionError, Options
 from explorer.entry.user_code import UserError, run_user_code
 from explorer.run.run import Run
@@ -52,6 +53,7 @@ def train() -> None:
     fully_shard(model, mesh=mesh["dp"])
     for _ in range(2):
         model(torch.randn(4, 16, device=device)).sum().backward()
+    torch.save({"step": 2}, "no_such_folder/model.pt")
     dist.barrier()
     destroy_process_group()
 
@@ -73,13 +75,14 @@ def trained() -> Run:
 
 
 def test_a_script_for_gpus_is_explored_as_some_of_its_ranks(trained: Run) -> None:
-    assert trained.record.place == Place(0, 8, (("dp", 2), ("tp", 4)), (0, 0), 8)
+    assert trained.record.place == RankPlace(0, 8, (("dp", 2), ("tp", 4)), (0, 0), 8)
     assert trained.record.origin == "simulated"
     assert {artifact.stage for artifact in trained.record.artifacts} == {"source", *HALVES.split(",")}
     assert tuple(trained.ranks.records) == (0, 3, 4, 7)
     assert trained.ranks.groups == ((0, 3, 4, 7),)
     assert trained.ranks.stand_ins == dict.fromkeys((1, 2, 5, 6), 0)
     assert "not simulated: ranks 1, 2, 5, 6" in str(trained.ranks)
+    assert "torch.save did not write no_such_folder/model.pt" in str(trained)
     assert list(trained.ranks.table["known"][:3]) == ["simulated", "like rank 0", "like rank 0"]
 
 
@@ -173,8 +176,25 @@ def test_spawned_function_runs_as_the_simulated_rank() -> None:
     assert seen == [5]
 
 
+def test_functions_compiled_before_run_without_the_mode_for_cpus() -> None:
+    modes: list[int] = []
+    older = torch.compile(lambda: modes.append(torch._C._len_torch_function_stack()))
+    with torch.compiler.set_stance("force_eager"), simulate_group(8, 5):
+        older()
+    assert modes == [0]
+
+
+def test_gradients_are_reduced_from_the_part_of_the_rank() -> None:
+    with simulate_group(2, 1):
+        model = fully_shard(nn.Linear(2, 3, bias=False), mesh=init_device_mesh("cpu", (2,)))
+        model(torch.tensor([[1.0, 2.0]])).sum().backward()  # type: ignore[operator]
+        gradient = model.weight.grad
+        assert isinstance(gradient, DTensor)
+        assert gradient.to_local().tolist() == [[1.0, 2.0]]  # the third row of 3, which the other rank has not added to
+
+
 def test_named_ranks() -> None:
-    place = Place(0, 8, (("dp", 2), ("tp", 4)))
+    place = RankPlace(0, 8, (("dp", 2), ("tp", 4)))
     assert mesh_corners(place.mesh, 8) == [0, 3, 4, 7]
     assert asked_ranks(Options(ranks=8, rank="5,corners"), place, ()) == (5, 0, 3, 4, 7)
     assert asked_ranks(Options(ranks=8, rank="distinct"), None, ((0, 1), (2, 3))) == (0, 7, 2)
