@@ -30,27 +30,11 @@ def pipeline_schedules(fn: Callable[..., Any], values: Iterable[Any]) -> list[Pi
 def decide_without_other_stages() -> Iterator[None]:
     """Let the stages of a simulated rank use the shapes that they were given, without asking the other ranks.
 
-    From torch 2.12 to 2.14, all stages vote on whether shapes have to be sent, and a simulated rank gets no votes.
+    In torch 2.12 and 2.13, all stages vote on whether shapes have to be sent, and a simulated rank gets no votes.
     """
-    if not is_simulated():
-        yield
-        return
-    with replace_attribute(torch.distributed, "recv_object_list", lambda _: _refuse_objects), _answer_votes():
-        yield
-
-
-def _refuse_objects(*_: Any, **_named: Any) -> None:
-    raise RuntimeError(
-        "A simulated rank gets no objects from other ranks (recv_object_list). A PipelineStage asks for shapes this "
-        "way unless it has input_args and output_args."
-    )
-
-
-@contextmanager
-def _answer_votes() -> Iterator[None]:
     module = sys.modules.get("torch.distributed.pipelining.stage")
     kind = getattr(module, "PipelineStage", None)
-    if not hasattr(kind, "_warmup_forward_vote"):
+    if not is_simulated() or not hasattr(kind, "_warmup_forward_vote"):
         yield
         return
     votes: dict[Any, Any] = {}
