@@ -157,6 +157,11 @@ class SimulatedGroup:
             why = "With --fake (fake=True) weights need no memory: make the model without the meta device."
         elif "flash_attention_for_cpu" in words and "sharding strategy" in words:
             why = "torch can't split attention on a CPU over ranks: explore context_parallel where a GPU is."
+        elif "is invalid for input of size" in words or "must have same reduction dim" in words:
+            why = (
+                "On a rank, a tensor has the size of its shard. Does each size that is split divide by the number of "
+                f"ranks that it is split over? {self.world} are simulated."
+            )
         elif "allocate memory" in words and "torch.distributed.pipelining.stage" in sys.modules:
             why = (
                 "A simulated rank gets no messages, and a stage of a pipeline waits for its shapes: give PipelineStage "

@@ -210,7 +210,7 @@ def _explore_ranks(args: argparse.Namespace, options: Options) -> Run:
         call = load_call(args, makes_model=True)
 
         def explore() -> Explored:
-            if ranks.is_script(call.function) and not (call.args or call.kwargs):
+            if not (call.args or call.kwargs) and ranks.is_script(call.function, has_inputs=False):
                 return ranks.explore_script(call.function, options, shared)
             return engine.explore(call.function, call.args, call.kwargs, options, site=call.site, shared=shared)
 

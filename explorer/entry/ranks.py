@@ -35,15 +35,16 @@ def explore_ranks(
     site: tuple[SourceFrame, ...] | None,
 ) -> Run:
     """Explore a call on the ranks that the options ask for. The run is that of the first of them."""
-    makes = is_script(fn) and bool(calls or args or kwargs)
-    if asks_several(options) and not is_script(fn):
+    has_inputs = bool(calls or args or kwargs)
+    makes = has_inputs and is_script(fn)
+    if asks_several(options) and not is_script(fn, has_inputs=has_inputs):
         raise OptionError(
             f"rank={options.rank!r} explores several ranks, and each needs a model of its own: give a function without "
             "arguments that makes the mesh and the model and returns it, explore(make_model, x, ranks=8)"
         )
 
     def explore_rank(shared: SharedGraphs) -> Explored:
-        if is_script(fn) and not (args or kwargs or calls):
+        if not has_inputs and is_script(fn, has_inputs=False):
             return explore_script(fn, options, shared)
         called = fn() if makes else fn
         return engine.explore(called, args, kwargs, options, calls=calls, site=site, shared=shared)
@@ -51,9 +52,15 @@ def explore_ranks(
     return explore_each_rank(options, explore_rank)
 
 
-def is_script(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` is a function without parameters: it makes the mesh and a model, which it returns or runs itself."""
-    return inspect.isroutine(fn) and not inspect.signature(fn).parameters
+def is_script(fn: Callable[..., Any], *, has_inputs: bool = True) -> bool:
+    """Whether `fn` is a function without parameters: it makes the mesh and a model, which it returns or runs itself.
+
+    If no inputs are given, its parameters may have defaults.
+    """
+    if not inspect.isroutine(fn):
+        return False
+    parameters = inspect.signature(fn).parameters.values()
+    return not parameters if has_inputs else all(each.default is not each.empty for each in parameters)
 
 
 def explore_script(fn: Callable[[], Any], options: Options, shared: SharedGraphs) -> Explored:

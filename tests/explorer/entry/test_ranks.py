@@ -216,8 +216,8 @@ def talk() -> None:
 BLOCK, PAIR = Block(8), list[Any]()
 
 
-def talk_in_a_pair() -> None:
-    PAIR.append(dist.new_group([2, 3]))
+def talk_in_a_pair(pair: tuple[int, int] = (2, 3)) -> None:
+    PAIR.append(dist.new_group(list(pair)))
     talk()
 
 
