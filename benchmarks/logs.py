@@ -364,9 +364,10 @@ def gpu_profile(bench: Bench) -> Iterator[Figure]:
     trace, path = bench.folder / "profiled", bench.folder / "profile.json"
     command = [sys.executable, "-m", "benchmarks.log_programs", "profiled", str(path)]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"TORCH_TRACE": str(trace)}, check=True)
+    from explorer.run.job import Job
     from explorer.run.profile import load_profile
 
-    found = load_profile(path, trace)
+    found = load_profile(path, Job.load(trace))
     print(found)
     if found.trace.device != "cuda":
         print("no kernel of a GPU is in this profile: the figures are of a CPU")
