@@ -26,7 +26,7 @@ from tests.explorer.small_record import small_record
 OF_RANKS = ("buckets", "collective_lines", "collectives", "units")
 """Tables that have rows only in runs of distributed programs."""
 TABLES = [name for name in (*COLUMNS, "ops") if name not in ("linked", "stage_times", "timings", *OF_RANKS)]
-MOST_NAMES = 33  # 28, the x-ray and its patch, and of ranks: collectives, overlap, ranks
+MOST_NAMES = 34  # 28, the x-ray and its patch, and of ranks: collectives, overlap, ranks
 """Public names of `Run`."""
 
 
