@@ -47,7 +47,7 @@ from compiler.stopwatch import Stopwatch, untimed_observer
 from compiler.targets.destination import Destination, destination, measures
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compilations import CompileKey
-from compiler.torch_api.cpu_isa import writing_for
+from compiler.torch_api.cpu_isa import write_for_target
 from compiler.torch_api.ddp_buckets import Bucket, run_or_propagate
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.eager import as_eager
@@ -238,7 +238,7 @@ class Recorder:
         virtual = InductorRetargeting(gpu, observer.on_choice) if gpu else None
         observing = inductor.observe(observer, build=self.build, gpu=virtual, runs=self._compiled_runs())
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
-        with observing, writing_for(self.builder.options.target), collections, self._watch_passes(recorder):
+        with observing, write_for_target(self.builder.options.target), collections, self._watch_passes(recorder):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return uncompiled

@@ -76,10 +76,10 @@ def _read_sides(args: argparse.Namespace) -> list[Record]:
         )
     first, second = map(files.read, args.code)
     names = [Path(path).stem for path in args.code]
-    return [_titled(first, names[0]), _titled(second, names[1])]
+    return [_with_title(first, names[0]), _with_title(second, names[1])]
 
 
-def _titled(record: Record, name: str) -> Record:
+def _with_title(record: Record, name: str) -> Record:
     return record.with_fields(title=f"{record.title or 'call'} in {name}")
 
 
@@ -94,7 +94,7 @@ def _explored_sides(args: argparse.Namespace) -> list[Record] | None:
     ]
     found = []
     for name, commit in zip([*args.revisions, "here"][:2], [*commits, ""][:2], strict=True):
-        with _checked_out(commit) as folder:
+        with _checkout(commit) as folder:
             record = _explore_in(folder or top, top, args, name)
         if record is None:
             return None
@@ -115,7 +115,7 @@ def _git(*words: str) -> str:
 
 
 @contextmanager
-def _checked_out(commit: str) -> Iterator[Path | None]:
+def _checkout(commit: str) -> Iterator[Path | None]:
     """A worktree of a commit in a temporary folder, removed at the end; None for the files as they are."""
     if not commit:
         yield None

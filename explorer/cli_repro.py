@@ -32,7 +32,7 @@ def add_repro(commands: Any) -> None:
     )  # fmt: skip
     command.set_defaults(command=_repro)
     add_code(command)
-    command.add_argument("id", nargs="?", default="", metavar="ID", help="which fault (the worst)")
+    command.add_argument("fault", nargs="?", default="", metavar="ID", help="which fault (the worst)")
     command.add_argument("-o", "--output", type=output_path(".py"), default=Path("repro.py"), metavar="PATH",
                          help="the file (repro.py)")  # fmt: skip
     command.add_argument("--issue", type=output_path(".md"), metavar="PATH", help="save the text of an issue")
@@ -48,7 +48,7 @@ def _repro(args: argparse.Namespace) -> None:
     if args.seconds <= 0:
         raise UsageError("--seconds is a positive number")
     options = parse_asked(args)
-    is_break = args.id.startswith(("break[", "graph-break", "graph break"))
+    is_break = args.fault.startswith(("break[", "graph-break", "graph break"))
     run = explore_file(args, ({"stages": "captured"} if is_break else _whole_call(options)) | options)
     if run is None:
         return
@@ -56,7 +56,7 @@ def _repro(args: argparse.Namespace) -> None:
     program = UserProgram(Path(path), make_call_text(name, args.inputs, args.calls))
     tell = (lambda words: print(f"tcompile: {words}", file=sys.stderr)) if sys.stderr.isatty() else None
     made = make_repro(
-        run, args.output, args.id, program, real_inputs=args.real_inputs, seconds=args.seconds, listener=tell
+        run, args.output, args.fault, program, real_inputs=args.real_inputs, seconds=args.seconds, listener=tell
     )
     print(made)
     if args.issue:

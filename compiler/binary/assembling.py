@@ -113,7 +113,7 @@ def _assemble(unit: Unit, isa: InstructionSet, named: InstructionSet | None, wit
         return [Assembled(found, isa, problem=(str(error), error.hint)) for found in unit.kernels]
     except (subprocess.SubprocessError, OSError) as error:
         if len(unit.kernels) > 1:
-            return [result for each in unit.alone() for result in _assemble(each, isa, named, with_llvm)]
+            return [result for each in unit.units_of_kernels() for result in _assemble(each, isa, named, with_llvm)]
         said = getattr(error, "stderr", "") or str(error)
         found = "\n".join(_ERROR.findall(said)[:3]) or said.strip()[-400:]
         return [Assembled(unit.kernels[0], isa, problem=(f"the C++ compiler failed: {found}", ""))]

@@ -76,13 +76,13 @@ def cpp_facts(result: Assembled, record: Record, listing: str) -> Binary | None:
         store_bits=store_bits,
         bytes=kernel.bytes // max(kernel.calls, 1),
         flops=roofline.work(kernel, record).flops,
-        bound=_bound(work, result) if hot else "",
+        bound=_limit_of_loop(work, result) if hot else "",
         vector_bits=8 * work.vector_bytes,
         loop_cycles=throughput.cycles if throughput else None,
     )
 
 
-def _bound(work: loops.Work, result: Assembled) -> str:
+def _limit_of_loop(work: loops.Work, result: Assembled) -> str:
     return "compute" if work.intensity > _ridge(result) else "memory"
 
 
@@ -163,7 +163,7 @@ def _loop_lines(hot: loops.Loop, result: Assembled) -> Iterator[str]:
         ports = ", ".join(f"{name} {use:g}" for name, use in _busiest(throughput.ports))
         yield f"  llvm-mca: {throughput.cycles:g} cycles an iteration on {isa.model} with data in L1; ports: {ports}"
     yield (
-        f"  roofline (estimate): {_bound(work, result)}-bound with data in memory; assumed for a core: "
+        f"  roofline (estimate): {_limit_of_loop(work, result)}-bound with data in memory; assumed for a core: "
         f"{loops.FMA_UNITS} multiply-add units and {loops.BYTES_A_CYCLE} bytes a cycle, so {_ridge(result):g} "
         "operations for each byte"
     )

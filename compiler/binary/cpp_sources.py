@@ -52,16 +52,16 @@ class Unit:
     @property
     def text(self) -> str:
         """The unit's source."""
-        own = [self._placed(found) for found in self.kernels]
+        own = [self._text_of_kernel(found) for found in self.kernels]
         return "\n".join([self.prelude, *own])
 
-    def _placed(self, found: CppKernel) -> str:
+    def _text_of_kernel(self, found: CppKernel) -> str:
         if self.is_own:
             return f'#line 1 "{found.file}"\n{found.text}'
         name = f"#define {found.function} {found.kernel.name}\n"
         return f'{name}#line 1 "{found.file}"\n{_INCLUDE.sub("", found.text)}\n#undef {found.function}'
 
-    def alone(self) -> list[Unit]:
+    def units_of_kernels(self) -> list[Unit]:
         """A unit for each kernel."""
         return [cpp_unit((found,), self.prelude if self.is_own else None) for found in self.kernels]
 
@@ -116,7 +116,7 @@ def refused_words(unit: Unit) -> str:
 def _source(artifact: Artifact, kernel: Kernel) -> CppKernel | None:
     first, last = kernel.lines
     rows = artifact.text.split("\n")[first - 1 : last]
-    known = {entity.id: entity for entity in artifact.entities if entity.id.startswith(f"{kernel.id}.L")}
+    known = {entity.id: entity for entity in artifact.entities}
     if launch_of(artifact, kernel):
         text, function = "\n".join(rows), kernel.name
     elif (found := _inductor_source("\n".join(rows))) is not None:
@@ -158,12 +158,12 @@ def _origins(kernel: Kernel, rows: Sequence[str], known: Mapping[str, Entity]) -
     found = {}
     for number, name in ids.items():
         own = (name,) if name in known else (kernel.id,)
-        served = () if number in computing else _served(number, rows, computing)
+        served = () if number in computing else _lines_served_by(number, rows, computing)
         found[number] = tuple(dict.fromkeys((*own, *(ids[line] for line in served))))
     return found
 
 
-def _served(number: int, rows: Sequence[str], computing: Sequence[int]) -> list[int]:
+def _lines_served_by(number: int, rows: Sequence[str], computing: Sequence[int]) -> list[int]:
     """The computing lines that a line serves: those in its block, those that use its variable, or those around it."""
     row = rows[number - 1]
     if row.lstrip().startswith(("for", "#pragma", "if", "while", "{")):
@@ -174,7 +174,7 @@ def _served(number: int, rows: Sequence[str], computing: Sequence[int]) -> list[
         word = re.compile(rf"\b{re.escape(declared[1])}\b")
         if users := [line for line in computing if word.search(rows[line - 1])]:
             return users
-    start, end = _enclosing(number, rows)
+    start, end = _block_around(number, rows)
     return [line for line in computing if start <= line <= end] or list(computing)
 
 
@@ -189,7 +189,7 @@ def _block(number: int, rows: Sequence[str]) -> tuple[int, int]:
     return number, len(rows)
 
 
-def _enclosing(number: int, rows: Sequence[str]) -> tuple[int, int]:
+def _block_around(number: int, rows: Sequence[str]) -> tuple[int, int]:
     """First and last line of the block around a line; the whole source if there is none."""
     depth = 0
     for line in range(number - 1, 0, -1):

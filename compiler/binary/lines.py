@@ -53,8 +53,8 @@ def source_lines(language: str, text: str, file: str) -> dict[int, int]:
         "ptx": _assembly,
         "amdgcn": _assembly,
         "sass": _sass,
-        "x86": _listed,
-        "aarch64": _listed,
+        "x86": _places_in_listing,
+        "aarch64": _places_in_listing,
     }
     places = readers[language](text, file) if language in readers else {}
     return {line: places[line] for line, _mnemonic in instructions(language, text) if line in places}
@@ -237,7 +237,7 @@ def _sass(text: str, file: str) -> dict[int, int]:
     return found
 
 
-def _listed(text: str, file: str) -> dict[int, int]:
+def _places_in_listing(text: str, file: str) -> dict[int, int]:
     """Places of CPU instructions, by the comments of `disassembly.listing_of`."""
     found: dict[int, int] = {}
     current: int | None = None

@@ -21,7 +21,7 @@ def of_file(module: str, file: str) -> str:
     body = "\n".join(functions)
     names = {name.strip('"') for name in _NAME.findall(body)}
     declared = [found[0] for found in _DECLARATION.finditer(module) if (found[1] or found[2]).strip('"') in names]
-    needed = _needed(body, metadata)
+    needed = _metadata_names(body, metadata)
     kept = [f"{name} = {text}" for name, text in metadata.items() if name in needed]
     return "\n\n".join([body.strip(), "\n".join(declared), "\n".join(kept)]) + "\n"
 
@@ -33,7 +33,7 @@ def _is_in(function: str, files: set[str], metadata: dict[str, str]) -> bool:
     return bool(file and file[1] in files)
 
 
-def _needed(text: str, metadata: dict[str, str]) -> set[str]:
+def _metadata_names(text: str, metadata: dict[str, str]) -> set[str]:
     """Names of the metadata that a text refers to, directly or through others."""
     todo, seen = _REFERENCE.findall(text), set[str]()
     while todo:

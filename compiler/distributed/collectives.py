@@ -86,7 +86,7 @@ class CollectiveLog:
         if is_simulated():
             builder.origin = "simulated"
         builder.groups |= self._found.groups
-        builder.collectives.extend(self._found.linked(builder.artifacts.values()))
+        builder.collectives.extend(self._found.collectives_in_order(builder.artifacts.values()))
 
 
 def add_estimates(builder: Builder) -> None:

@@ -29,7 +29,7 @@ class GraphCollectives:
         halves[artifact.half] = [collective for collective, _ in found]
         self.groups |= {group.name: group for _, group in found}
 
-    def linked(self, artifacts: Iterable[Artifact]) -> list[Collective]:
+    def collectives_in_order(self, artifacts: Iterable[Artifact]) -> list[Collective]:
         """The collectives in order of execution, with their lines and their calls in the generated code."""
         found = [each for halves in self.by_graph.values() for calls in halves.values() for each in calls]
         if not found:

@@ -79,7 +79,7 @@ def _shared_calls(record: Record, ranks: set[int]) -> list[tuple[tuple[Any, ...]
     members = {group.name: group.ranks for group in record.groups}
     return [
         ((call.kind, members[call.group], call.reduction), call)
-        for call in _ordered(record)
+        for call in _calls_in_order(record)
         if call.kind not in _POINT_TO_POINT and ranks <= set(members.get(call.group, ()))
     ]
 
@@ -113,7 +113,7 @@ def unmatched_messages(records: Mapping[int, Record]) -> Iterator[Hang]:
         sent, received = _messages(records[one], "send", other), _messages(records[other], "recv", one)
         for send, receive in zip_longest(sent, received):
             if send is None or receive is None:
-                yield _unmatched(send or receive, one, other, records)
+                yield _unmatched_hang(send or receive, one, other, records)
                 break
             if send.input_bytes != receive.output_bytes:
                 words = (
@@ -125,10 +125,10 @@ def unmatched_messages(records: Mapping[int, Record]) -> Iterator[Hang]:
 
 
 def _messages(record: Record, kind: str, peer: int) -> list[Collective]:
-    return [call for call in _ordered(record) if (call.kind, call.peer) == (kind, peer)]
+    return [call for call in _calls_in_order(record) if (call.kind, call.peer) == (kind, peer)]
 
 
-def _unmatched(call: Collective, sender: int, receiver: int, records: Mapping[int, Record]) -> Hang:
+def _unmatched_hang(call: Collective, sender: int, receiver: int, records: Mapping[int, Record]) -> Hang:
     one, other = (sender, receiver) if call.kind == "send" else (receiver, sender)
     never = "receives" if call.kind == "send" else "sends"
     words = f"Rank {one} waits in {call_words(call)}, which rank {other} never {never}: the job hangs there."
@@ -143,8 +143,8 @@ def _unmatched(call: Collective, sender: int, receiver: int, records: Mapping[in
 
 def circular_waits(records: Mapping[int, Record]) -> Iterator[Hang]:
     """Two ranks that each wait to receive what the other sends only afterwards."""
-    calls = {rank: [call for call in _ordered(record) if call.peer >= 0] for rank, record in records.items()}
-    left = _left_waiting(calls)
+    calls = {rank: [call for call in _calls_in_order(record) if call.peer >= 0] for rank, record in records.items()}
+    left = _waiting_calls(calls)
     for rank, (call, *_) in left.items():
         other = left.get(call.peer, ())
         later = [each for each in other if (each.kind, each.peer) == ("send", rank)]
@@ -156,7 +156,7 @@ def circular_waits(records: Mapping[int, Record]) -> Iterator[Hang]:
             yield Hang(words, (rank,), (call.peer,), call.lines, other[0].lines)
 
 
-def _left_waiting(calls: Mapping[int, Sequence[Collective]]) -> dict[int, Sequence[Collective]]:
+def _waiting_calls(calls: Mapping[int, Sequence[Collective]]) -> dict[int, Sequence[Collective]]:
     """The sends and receives that are left on each rank that waits, if all ranks go on as far as they can."""
     at, sent, received = dict.fromkeys(calls, 0), Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     todo = list(calls)
@@ -173,7 +173,7 @@ def _left_waiting(calls: Mapping[int, Sequence[Collective]]) -> dict[int, Sequen
     return {rank: own[at[rank] :] for rank, own in calls.items() if at[rank] < len(own)}
 
 
-def _ordered(record: Record) -> list[Collective]:
+def _calls_in_order(record: Record) -> list[Collective]:
     return [call for call in sorted(record.collectives, key=lambda call: call.order) for _ in range(call.calls)]
 
 

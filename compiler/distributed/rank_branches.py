@@ -51,12 +51,12 @@ def _branches_before(line: Span, record: Record) -> Iterator[tuple[Span, bool]]:
         around = [each for each in _functions(artifact) if each.lineno <= row <= (each.end_lineno or 0)]
         scope = max(around, key=lambda each: each.lineno, default=_tree(artifact))
         on_rank = list(_branches(scope))
-        for branch in sorted(_deciding(scope, row), key=lambda each: -each.lineno):
+        for branch in sorted(_deciding_branches(scope, row), key=lambda each: -each.lineno):
             place = numbers[branch.lineno - 1]
             yield Span(line.file, place, place, code=rows[branch.lineno - 1].strip()), branch in on_rank
 
 
-def _deciding(scope: ast.AST, row: int) -> Iterator[Branch]:
+def _deciding_branches(scope: ast.AST, row: int) -> Iterator[Branch]:
     for node in ast.walk(scope):
         if isinstance(node, Branch) and node.lineno < row:
             leaves = isinstance(node, ast.If) and isinstance(node.body[-1], _EXITS)

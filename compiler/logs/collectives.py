@@ -40,7 +40,7 @@ def collectives_of(
             own = {name: hint for (frame, name), hint in hints.items() if frame == artifact.graph.partition(" ")[0]}
             found.add(artifact, [(each, Group(each.group, ())) for each in _calls(artifact, own)])
     users = _UsersLines(artifacts, files)
-    linked = [users.with_line(each) for each in found.linked(artifacts)]
+    linked = [users.with_line(each) for each in found.collectives_in_order(artifacts)]
     sizes = {each.group: each.group_size for each in linked if each.group_size}
     return [replace(each, group_size=sizes.get(each.group, 0)) for each in linked], list(found.groups.values())
 
@@ -64,7 +64,7 @@ def _calls(artifact: Artifact, hints: Mapping[str, int]) -> Iterator[Collective]
         inputs = [entities[name].attrs for name in call.inputs if name in entities]
         results = [call, *(each for each in users.get(call.id, ()) if each.attrs.get("target") == "operator.getitem")]
         yield Collective(
-            id=f"collective[{f'{artifact.graph} {artifact.half}'.strip()}].{call.id.removeprefix(f'{artifact.id}.')}",
+            id=f"collective[{f'{artifact.graph} {artifact.half}'.strip()}].{call.label}",
             kind=kind,
             graph=artifact.graph,
             half=artifact.half,

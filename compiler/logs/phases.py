@@ -47,7 +47,7 @@ class PhaseTimes:
     phases: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
 
-    def listed(self, graph: str) -> list[Phase]:
+    def phases_of(self, graph: str) -> list[Phase]:
         return [Phase(name, seconds, graph, parent, count) for (name, parent), (seconds, count) in self.phases.items()]
 
     def by_stage(self, made: Collection[str]) -> dict[str, float]:

@@ -520,7 +520,7 @@ class _Reader:
     def _phases(self, each: _Compiled) -> None:
         """Add the times of phases, and those of the stages that they made."""
         times = phase_times(each.events_of("chromium_event"))
-        self.builder.phases.extend(times.listed(each.graph))
+        self.builder.phases.extend(times.phases_of(each.graph))
         own = (made for made in self.builder.artifacts.values() if made.graph.partition(" ")[0] == each.graph)
         first = {made.stage: made.id for made in reversed([*own])}
         timed = times.by_stage(first)

@@ -95,15 +95,15 @@ def _repeat(
     names = _argument_names(call)
     leaves = {**parameters, **_tensors(names, arguments, wants=True)}
     state = {**buffers, **_tensors(names, arguments, wants=False)}
-    before, random = _kept(state), random_state()
+    before, random = _copies(state), random_state()
     outputs = {name: differentiable_part(value) for name, value in outputs_of(run(*args, **kwargs))}
     found = zip(leaves.items(), _gradients(list(outputs.values()), list(leaves.values())), strict=False)
     gradients = {name: value for (name, leaf), value in found if value is not None or not is_dtensor(leaf)}
-    kept, after = _kept(outputs), _kept(state)
+    kept, after = _copies(outputs), _copies(state)
     return CallResults(kept, gradients, after, before, random_state() != random)
 
 
-def _kept(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _copies(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies of tensors; of a DTensor, its part on this rank."""
     return {name: differentiable_part(value.detach()).clone() for name, value in found.items()}
 

@@ -263,7 +263,9 @@ def _class_of(module: GraphModule, name: str, imports: dict[str, None]) -> str:
             inner = f"{name}_{str(node.target).replace('.', '_')}"
             bodies.append(_class_of(body, inner, imports))
             attributes.append(f"        self.{node.target} = {inner}()")
-        elif node.op == "call_module" or (node.op == "get_attr" and isinstance(_at(module, node), torch.nn.Module)):
+        elif node.op == "call_module" or (
+            node.op == "get_attr" and isinstance(_attribute_at(module, node), torch.nn.Module)
+        ):
             raise CannotCutError(f"the graph calls {node.target}, which is a module and no graph")
         elif node.op == "get_attr":
             raise CannotCutError(f"a body of the graph has the tensor {node.target}")
@@ -280,5 +282,5 @@ def _is_needed(line: str, text: str) -> bool:
     return line != "import torch" and name != "" and re.search(rf"\b{re.escape(name)}\b", text) is not None
 
 
-def _at(module: GraphModule, node: Any) -> Any:
+def _attribute_at(module: GraphModule, node: Any) -> Any:
     return fx.attribute_at(module, str(node.target))

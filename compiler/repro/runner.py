@@ -64,7 +64,7 @@ class Runner:
         self._number += 1
         path = Path(self._folder.name) / f"repro_{self._number}.py"
         path.write_text(text)
-        process = self._started()
+        process = self._start_process()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -93,7 +93,7 @@ class Runner:
         how = signal.Signals(-code).name if code < 0 else f"status {code}"
         return Shown((f"crash: the process died of {how}",), f"the process died of {how}")
 
-    def _started(self) -> subprocess.Popen[Any]:
+    def _start_process(self) -> subprocess.Popen[Any]:
         if self._process is None:
             with self._log.open("ab") as log:
                 self._process = start_in_own_group(

@@ -21,7 +21,7 @@ def reduce_source(text: str, shows: Shows, effort: Effort) -> str:
     while not effort.is_spent:
         before = ast.unparse(tree)
         tree = _without_statements(tree, shows, effort)
-        tree = _simplified(tree, shows, effort)
+        tree = _simplify(tree, shows, effort)
         if ast.unparse(tree) == before:
             break
     return ast.unparse(tree) + "\n"
@@ -75,7 +75,7 @@ def _is_shown(tree: ast.Module, shows: Shows, effort: Effort) -> bool:
     return shows(ast.unparse(ast.fix_missing_locations(tree)) + "\n")
 
 
-def _simplified(tree: ast.Module, shows: Shows, effort: Effort) -> ast.Module:
+def _simplify(tree: ast.Module, shows: Shows, effort: Effort) -> ast.Module:
     """The program with simpler statements and expressions, each of which still shows the fault."""
     place = 0
     while not effort.is_spent:

@@ -17,7 +17,7 @@ _UNUSED = ("-o", "-c")
 _LINKED = ("-l", "-L", "-shared", "-Wl,", "-Wall", "-Wno-", "-pedantic", "-march=", "-mcpu=", "-include")
 
 
-def writing_for(target: str) -> AbstractContextManager[None]:
+def write_for_target(target: str) -> AbstractContextManager[None]:
     """Make Inductor write C++ in the block for the instruction set that the target names, even if the CPU lacks it."""
     isa = named_instruction_set(target)
     if isa is None:
@@ -51,7 +51,7 @@ def compile_command(target: str) -> list[str]:
 
     Raises InvalidCxxCompiler, which Inductor raises if there is no C++ compiler.
     """
-    with without_preparations(), writing_for(target):
+    with without_preparations(), write_for_target(target):
         options = CppTorchDeviceOptions(vec_isa=cpu_vec_isa.pick_vec_isa(), device_type="cpu", compile_only=True)
         builder = CppBuilder(name="kernel", sources="kernel.cpp", BuildOption=options)
         words = shlex.split(builder.get_command_line().replace("-D ", "-D"))
@@ -68,4 +68,10 @@ def _of_inductor(isa: InstructionSet) -> cpu_vec_isa.VecISA:
     return found
 
 
-__all__ = ["InvalidCxxCompiler", "compile_command", "detected_instruction_set", "has_instruction_set", "writing_for"]
+__all__ = [
+    "InvalidCxxCompiler",
+    "compile_command",
+    "detected_instruction_set",
+    "has_instruction_set",
+    "write_for_target",
+]

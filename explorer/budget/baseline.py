@@ -96,7 +96,7 @@ def _value(metric: Metric) -> float | dict[str, float]:
     return {name: float(f"{each:.4g}") for name, each in parts.items() if each is not None}
 
 
-def updated(
+def update_entry(
     path: Path, torch_version: str, name: str, entry: Entry, tolerances: Mapping[str, str] | None = None
 ) -> Baseline:
     """The baseline of a file with one entry replaced, which keeps its tolerances; `tolerances` are added.

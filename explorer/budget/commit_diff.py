@@ -33,7 +33,7 @@ def lines_behind(found: RunDiff) -> str:
     parts = ["\n".join(columns(report_rows(changes, with_limit=False)))] if changes else []
     source = {side: _source_lines(record) for side, record in (("-", found.before), ("+", found.after))}
     for each in found.artifacts:
-        behind = _behind(each, found, source) if each.stage != "source" else []
+        behind = _source_lines_behind(each, found, source) if each.stage != "source" else []
         if behind:
             shown = [f"  {one.side} {one.file}:{one.line}  {one.code}" for one in behind[:MOST_LINES]]
             more = [f"  … and {len(behind) - MOST_LINES} more lines"] if len(behind) > MOST_LINES else []
@@ -50,7 +50,9 @@ def _source_lines(record: Record) -> dict[str, tuple[str, int, str]]:
     }
 
 
-def _behind(each: ArtifactDiff, found: RunDiff, source: dict[str, dict[str, tuple[str, int, str]]]) -> list[Behind]:
+def _source_lines_behind(
+    each: ArtifactDiff, found: RunDiff, source: dict[str, dict[str, tuple[str, int, str]]]
+) -> list[Behind]:
     """The source lines of what is on one side only: those that changed themselves, or else all."""
     if not each.lines and each.before and each.after:
         return []
@@ -99,7 +101,7 @@ def diff_answer(found: RunDiff) -> Answer:
     artifacts = [
         {
             "id": each.id, "stage": each.stage, "verdict": each.verdict, "diff": "\n".join(each.lines),
-            "because_of": _behind(each, found, source) if each.stage != "source" else [],
+            "because_of": _source_lines_behind(each, found, source) if each.stage != "source" else [],
         }
         for each in found.artifacts
     ]  # fmt: skip

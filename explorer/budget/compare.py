@@ -150,7 +150,7 @@ def _time_change(metric: Metric, before: Mapping[str, float], tolerance: str, wa
 def parse_limits(texts: Sequence[str]) -> dict[str, float]:
     """Limits from `kernels=3`. Raises BaselineError for an unknown metric, or if there is no number."""
     found = {}
-    for name, text in _named(texts):
+    for name, text in _name_and_text(texts):
         try:
             found[name] = float(text)
         except ValueError:
@@ -160,13 +160,13 @@ def parse_limits(texts: Sequence[str]) -> dict[str, float]:
 
 def parse_tolerances(texts: Sequence[str]) -> dict[str, str]:
     """Tolerances from `kernels=2` or `bytes_moved=5%`. Raises BaselineError."""
-    found = dict(_named(texts))
+    found = dict(_name_and_text(texts))
     for text in found.values():
         allowance(text, 1.0)
     return found
 
 
-def _named(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _name_and_text(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     for part in (part for text in texts for part in text.split(",")):
         name, _, value = part.partition("=")
         if name not in WORDS:

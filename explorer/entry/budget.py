@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.record import Record
-from explorer.budget.baseline import BaselineError, Entry, entry_of, machine, read_baseline, updated, write_baseline
+from explorer.budget.baseline import (
+    BaselineError,
+    Entry,
+    entry_of,
+    machine,
+    read_baseline,
+    update_entry,
+    write_baseline,
+)
 from explorer.budget.compare import Report, compare
 from explorer.budget.metrics import Metric, metrics_of
 from explorer.run.run import Run
@@ -93,5 +101,5 @@ def update_baseline(run: Run, terms: Terms) -> Path:
     metrics = metrics_of(run.record, all_code=terms.all_code)
     version = run.record.environment.torch
     entry = entry_of(run.record, metrics, terms.call)
-    merged = updated(terms.baseline, version, terms.name, entry, terms.tolerances)
+    merged = update_entry(terms.baseline, version, terms.name, entry, terms.tolerances)
     return write_baseline(terms.baseline, merged)

@@ -33,7 +33,7 @@ class ReproError(ValueError):
 class Fault:
     """One fault of a run. `graph` is the id of its captured graph, "" if unknown; `nodes` are the nodes behind it.
 
-    `index` counts the graph breaks before it.
+    `index` counts the graph breaks before it. `name` is a kernel's name.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Fault:
     graph: str = ""
     nodes: frozenset[str] = frozenset()
     index: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,16 +93,21 @@ def versions(where: Environment) -> str:
 def faults(run: Run) -> list[Fault]:
     """The faults of a run: what `diagnose` found, kernels, and captured graphs, which may be slow."""
     record = run.record
-    found = [Fault(each.id, BREAK, each.what, each.id.partition("[")[2].partition("]")[0]) for each in record.breaks]
-    found = [Fault(each.id, BREAK, each.words, each.graph, index=index) for index, each in enumerate(found)]
+    graphs = {frame.id: frame.graphs[0] for frame in record.frames if frame.graphs}
+    found = [
+        Fault(each.id, BREAK, each.what, graphs.get(each.frame, ""), index=index)
+        for index, each in enumerate(record.breaks)
+    ]
     broken = 0
     for each in run.diagnose(try_fixes=False).findings:
         kind = _KINDS.get(each.kind)
         if kind is not None and not (kind == SLOW and each.kind != "slow"):
             found.append(Fault(each.id, kind, each.message, index=broken if kind == BREAK else 0))
             broken += kind == BREAK
-    for kernel in record.kernels:
-        found.append(Fault(kernel.id, KERNEL, f"the kernel {kernel.name}", kernel.graph, _nodes_of(record, kernel.id)))
+    found += [
+        Fault(each.id, KERNEL, f"the kernel {each.name}", each.graph, _nodes_of(record, each.id), name=each.name)
+        for each in record.kernels
+    ]
     found += [Fault(name, SLOW, f"graph {name} is slow", name) for name in run.kept]
     return found
 
@@ -122,7 +128,7 @@ def find_fault(run: Run, asked: str) -> Fault:
             raise ReproError(f"nothing is broken or wrong; a kernel or a slow graph is named by its id: {names}")
         return ranked[0]
     for each in known:
-        if asked in (each.id, each.kind) or each.id.partition(".")[2] == asked:
+        if asked in (each.id, each.kind) or each.name == asked:
             return each
     raise ReproError(f"no fault {asked!r}{did_you_mean(asked, [each.id for each in known])}")
 
@@ -149,7 +155,7 @@ def make_repro(
     with Runner() as runner:
         maker = _Maker(run, fault, start, program, runner, Effort(seconds), output, real_inputs)
         found = maker.find()
-    found = maker.with_about(found)
+    found = maker.add_about(found)
     files.replace_file(output, found.repro.text().encode())
     if maker.values:
         import torch
@@ -208,7 +214,9 @@ class _Maker:
         start = self.start.with_fields(draws=graph.draws)
         before = self.program.before_graph() if self.program and _has_own_operators(module) else ""
         trains = bool(kept.trained) and self.fault.kind != KERNEL
-        start = start if start.shows else start.with_fields(shows=self._shown_by(graph, start, trains, before))
+        start = (
+            start if start.shows else start.with_fields(shows=self._fault_shown_by_graph(graph, start, trains, before))
+        )
         if self.real_inputs:
             import torch
 
@@ -219,19 +227,19 @@ class _Maker:
             values=str(self.values_path.resolve()) if self.real_inputs else "",
         )  # fmt: skip
 
-    def _shown_by(self, graph: RecordedGraph, start: Repro, trains: bool, before: str) -> str:
+    def _fault_shown_by_graph(self, graph: RecordedGraph, start: Repro, trains: bool, before: str) -> str:
         """What the part of the graph that the fault belongs to shows."""
         from compiler.repro.program import graph_body
 
         names = [name for name in graph.names if not self.fault.nodes or name in self.fault.nodes]
         shown = self.runner.run(start.with_fields(body=graph_body(graph, names, trains=trains, before=before)).text())
         if not shown.faults and trains:
-            return self._shown_by(graph, start, False, before)
+            return self._fault_shown_by_graph(graph, start, False, before)
         if not shown.faults:
             raise NotShownError(f"it does not show it in another process: {shown.detail}")
         if self.fault.kind != KERNEL:
             return shown.faults[0]
-        name = self.fault.id.rpartition(".")[2].rstrip("0123456789").rstrip("_")
+        name = self.fault.name.rstrip("0123456789").rstrip("_")
         return next((each for each in shown.faults if each == f"kernel {name}"), shown.faults[0])
 
     def _of_program(self) -> Found:
@@ -241,7 +249,7 @@ class _Maker:
         text = self.program.path.read_text()
         return reduce_program(text, start, self.program.make_call, self.runner, self.effort, self.fault.index)
 
-    def with_about(self, found: Found) -> Found:
+    def add_about(self, found: Found) -> Found:
         words = json.dumps(one_line(self.fault.words), ensure_ascii=False)[1:-1].replace("\\", "/").replace('"', "'")
         about = (
             f"{words}\n\nReduced by tcompile to {found.size} of {found.whole} {found.unit}.\n"

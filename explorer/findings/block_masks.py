@@ -55,7 +55,7 @@ def _section(call: Entity, own: Mapping[str, Entity], lines: SourceLines) -> Sec
     words += f"for {pluralize(mask['batches'], 'batch', 'batches')} and {pluralize(mask['heads'], 'head')} of the mask"
     parts: list[Parts] = [Text((f"`{call.label}` at ", where, words)), _table(call, mask)]
     for grid in mask["grids"]:
-        parts.extend(_drawn(grid, mask))
+        parts.extend(_draw_grid(grid, mask))
     if mask["other_grids"]:
         parts.append(Text(f"… and {pluralize(mask['other_grids'], 'other grid')}, which are not kept."))
     if mask["shown"] < mask["batches"] * mask["heads"]:
@@ -94,7 +94,7 @@ def pairs_words(pairs: list[int], mask: Mapping[str, Any]) -> str:
     return "; ".join(named) + more
 
 
-def _drawn(grid: Mapping[str, Any], mask: Mapping[str, Any]) -> Iterator[Parts]:
+def _draw_grid(grid: Mapping[str, Any], mask: Mapping[str, Any]) -> Iterator[Parts]:
     """A grid as characters, and in HTML as a picture: a row for each block of queries, a column for each of keys."""
     cell = mask["cell"]
     note = "" if cell == [1, 1] else f"; a cell is {cell[0]} × {cell[1]} blocks, partial unless all are alike"

@@ -137,7 +137,7 @@ def _with_ids(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
         yield replace(each, id=f"{each.kind.replace(' ', '-')}-{digest}")
 
 
-def _next(state: FixOutcome, asked: Asked, else_run: str = "", *, has_edit: bool = True) -> str:
+def _next_command(state: FixOutcome, asked: Asked, else_run: str = "", *, has_edit: bool = True) -> str:
     """What to run next: the same diagnosis after an edit, or what tries the fix."""
     again = f"tcompile diagnose {asked.command}" if asked.command else "tcompile.explore(…) again"
     if state == "verified":
@@ -203,7 +203,7 @@ def _sites(record: Record, asked: Asked) -> Iterator[Diagnostic]:
 def _site(record: Record, site: Site, fix: Fix | None, found: GraphBreak | None, asked: Asked) -> Diagnostic:
     state, words = _fix_state(fix, site.suggestions)
     changes = fix.suggestions if fix is not None and fix.suggestion is not None else site.suggestions[:1]
-    evidence = [_how_seen(site)]
+    evidence = [_support_of(site)]
     if found is not None and found.lost_seconds is not None:
         evidence.append(Support(f"It adds {found.lost_seconds * 1e6:,.0f} µs to a call.", "measured"))
     if fix is not None and fix.cost is not None and record.xray is not None and record.xray.cost is not None:
@@ -214,12 +214,12 @@ def _site(record: Record, site: Site, fix: Fix | None, found: GraphBreak | None,
         "", "graph break", site.kind, one_line(site.what or site.reason), asked.path(site.file), site.line,
         asked.span(site.span), found.gb_id if found else "", found.link if found else "",
         tuple(filter(None, map(asked.span, site.chain))), _words_of(changes), edit_diff(record, changes, asked.paths),
-        state=state, state_words=words, evidence=tuple(evidence), next=_next(state, asked),
+        state=state, state_words=words, evidence=tuple(evidence), next=_next_command(state, asked),
         installed=site.span.installed,
     )  # fmt: skip
 
 
-def _how_seen(site: Site) -> Support:
+def _support_of(site: Site) -> Support:
     if site.as_it_is:
         return Support("TorchDynamo broke the graph there.", "recorded")
     return Support("It shows when the breaks before it are replaced by their values.", "simulated")
@@ -251,7 +251,7 @@ def _breaks(record: Record, asked: Asked) -> Iterator[Diagnostic]:
             asked.path(span.file), span.line, asked.span(span), first.gb_id, first.link,
             tuple(filter(None, map(asked.span, first.chain))), _words_of(changes),
             edit_diff(record, changes, asked.paths), state=state, state_words=words, evidence=tuple(evidence),
-            count=len(group), next=_next(state, asked), installed=span.installed,
+            count=len(group), next=_next_command(state, asked), installed=span.installed,
         )  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def _causes(record: Record, asked: Asked) -> Iterator[Diagnostic]:
             asked.span(cause.span), chain=tuple(filter(None, (asked.span(each.span) for each in cause.origins))),
             fix=fix.text if fix is not None else cause.advice, edit=edit_diff(record, edits, asked.paths),
             snippet=tuple(fix.code.splitlines()) if fix is not None else (), state=state, state_words=words,
-            evidence=tuple(evidence), count=max(cause.count, 1), next=_next(state, asked, has_edit=bool(edits)),
+            evidence=tuple(evidence), count=max(cause.count, 1), next=_next_command(state, asked, has_edit=bool(edits)),
             installed=cause.span.installed,
         )  # fmt: skip
 
@@ -301,12 +301,12 @@ def _recompiles(record: Record, asked: Asked) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "", "recompilation", last.cause or "guards", f"{recompile_reason(last)}.{limit}", asked.path(last.file),
             last.line, asked.span(span), fix=last.advice, snippet=last.settings,
-            state="untried" if last.advice else "no fix", evidence=(Support(_failed(last, failure), "recorded"),),
-            count=len(group), next=_next("untried", asked), installed=span.installed,
+            state="untried" if last.advice else "no fix", evidence=(Support(_failure_text(last, failure), "recorded"),),
+            count=len(group), next=_next_command("untried", asked), installed=span.installed,
         )  # fmt: skip
 
 
-def _failed(found: Recompile, failure: object) -> str:
+def _failure_text(found: Recompile, failure: object) -> str:
     code = getattr(failure, "code", "")
     return f"Guard that failed: {code}" if code else one_line("; ".join(found.reasons)) or "Compiled again."
 

@@ -37,7 +37,7 @@ def edit_diff(record: Record, suggestions: Sequence[Suggestion], paths: Mapping[
             at = _end_of_imports(sources.get(file))
             if at is None:
                 return ""
-            known = "torch" in _imported(sources[file]) or not any("torch" in line for line in new)
+            known = "torch" in _imported_names(sources[file]) or not any("torch" in line for line in new)
             changes.setdefault(file, []).append((at + 1, at, [*([] if known else ["import torch"]), *new]))
     if any(file not in sources for file in changes):
         return ""
@@ -76,7 +76,7 @@ def _end_of_imports(artifact: Artifact | None) -> int | None:
     return found
 
 
-def _imported(artifact: Artifact) -> set[str]:
+def _imported_names(artifact: Artifact) -> set[str]:
     tree = _tree(artifact)
     return {
         (alias.asname or alias.name).partition(".")[0]
@@ -99,7 +99,7 @@ def _file_diff(artifact: Artifact, changes: Sequence[Change], path: str) -> str:
         for first, last, lines in sorted(own, reverse=True, key=lambda each: each[:2]):
             new[first - start : last + 1 - start] = lines
         hunks = list(difflib.unified_diff(run, new, lineterm=""))[2:]
-        text += [f"{_moved(line, start - 1, shift)}\n" for line in hunks]
+        text += [f"{_move_header(line, start - 1, shift)}\n" for line in hunks]
         shift += len(new) - len(run)
     return "".join(text)
 
@@ -111,7 +111,7 @@ def _runs(known: Mapping[int, str]) -> Iterator[tuple[int, list[str]]]:
         yield numbers[0], [known[number] for number in numbers]
 
 
-def _moved(line: str, before: int, shift: int) -> str:
+def _move_header(line: str, before: int, shift: int) -> str:
     """A hunk's header for lines that begin further down in the file; other lines are returned as they are."""
     found = _HUNK.fullmatch(line)
     if found is None:

@@ -74,12 +74,12 @@ def answer_json(answer: Answer, limit: int | None = None, cursor: str = "", most
     most = len(items) - start if limit is None else min(limit, len(items) - start)
     cut: dict[str, int] = {}
     if most_bytes is not None:
-        facts = _fitting(facts, "/facts", int(most_bytes * _FACTS_SHARE), cut)
+        facts = _cut_to_fit(facts, "/facts", int(most_bytes * _FACTS_SHARE), cut)
     while True:
         chosen, of_items = items[start : start + most], dict(cut)
         if most_bytes is not None and most == 1:
             room = most_bytes - len(_encode(Page(answer.kind, answer.title[:200], facts, [], 0, "", cut))) - 200
-            chosen = [_fitting(chosen[0], "/items/0", room, of_items)]
+            chosen = [_cut_to_fit(chosen[0], "/items/0", room, of_items)]
         end = start + most
         following = f"{end}.{digest}" if end < len(items) else None
         title = answer.title if most_bytes is None else answer.title[:200]
@@ -123,28 +123,28 @@ def _start_of(cursor: str, digest: str, count: int) -> int:
     return int(number)
 
 
-def _fitting(value: dict[str, Any], place: str, most_bytes: int, cut: dict[str, int]) -> dict[str, Any]:
+def _cut_to_fit(value: dict[str, Any], place: str, most_bytes: int, cut: dict[str, int]) -> dict[str, Any]:
     """`value` with its longest texts and lists cut until it fits; `cut` gets their places and full lengths."""
     longest = max(most_bytes, _SHORTEST_CUT)
     found, own = value, dict[str, int]()
     while len(_encode([found, own])) > most_bytes and longest >= _SHORTEST_CUT:
         longest, own = longest // 2, {}
-        found = _shortened(value, place, longest, own)
+        found = _shorten(value, place, longest, own)
     if len(_encode([found, own])) > most_bytes:  # of many short parts
         found, own = {name: found[name] for name in ("id",) if name in found}, {place: len(value)}
     cut.update(own)
     return found
 
 
-def _shortened(value: Any, place: str, longest: int, cut: dict[str, int]) -> Any:
+def _shorten(value: Any, place: str, longest: int, cut: dict[str, int]) -> Any:
     if isinstance(value, str) and len(value) > longest:
         cut[place] = len(value)
         return f"{value[:longest]}…"
     if isinstance(value, Mapping):
-        return {name: _shortened(each, f"{place}/{name}", longest, cut) for name, each in value.items()}
+        return {name: _shorten(each, f"{place}/{name}", longest, cut) for name, each in value.items()}
     if isinstance(value, list | tuple):
         most = max(longest // _SHORTEST_CUT, 1)
         if len(value) > most:
             cut[place] = len(value)
-        return [_shortened(each, f"{place}/{number}", longest, cut) for number, each in enumerate(value[:most])]
+        return [_shorten(each, f"{place}/{number}", longest, cut) for number, each in enumerate(value[:most])]
     return value

@@ -182,7 +182,7 @@ def test_times_of_phases_are_those_of_stages() -> None:
         for name, at, kind in spans
     )
     times = phase_times(Log(("a.log",), (events.encode(),)).events_of("chromium_event"))
-    assert {phase.name: phase.seconds for phase in times.listed("0/0")} == {
+    assert {phase.name: phase.seconds for phase in times.phases_of("0/0")} == {
         "inductor_compile": 4, "create_aot_dispatcher_function": 6, "dynamo": 10,
     }  # fmt: skip
     assert times.by_stage(("captured", "joint", "kernels")) == {"kernels": 4, "joint": 2, "captured": 4}
