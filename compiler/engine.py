@@ -41,7 +41,7 @@ from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds, destination
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.async_tp import allow_async_tp
-from compiler.torch_api.collectives import is_simulated
+from compiler.torch_api.collectives import count_ranks, is_simulated
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.dtensor import is_dtensor
@@ -77,7 +77,15 @@ NOT_SENT = Problem(
     "timing",
     "nothing was checked or timed: the process group is simulated, so collectives move nothing, and their results and "
     "times would be wrong",
-    "the other stages are exact; for --check and --time, start the script with torchrun, which has a group that sends",
+    "the other stages are exact; for --check, start the script with torchrun, which has a group that sends; for times, "
+    "profile the job itself and open the trace with tcompile.load_profile",
+)
+
+OTHER_RANKS = Problem(
+    "timing",
+    "the call was not timed: each rank repeats it as often as its own times ask for, so the ranks' collectives would "
+    "not match",
+    "profile the job with torch.profiler, and open a rank's trace with tcompile.load_profile",
 )
 
 ON_META = Problem("timing", NO_VALUES, f"the generated code is there; {GIVE_VALUES}")
@@ -196,7 +204,7 @@ class Exploration:
 
     def _time(self) -> None:
         """Time the candidates for the first call, if `time` is set. Results so far are kept after an interrupt."""
-        if not self.options.time or self._has_no_values:
+        if not self._is_timed:
             return
         # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         from compiler.timing.candidate_times import time_call
@@ -269,12 +277,12 @@ class Exploration:
     def _measure(self) -> None:
         """Time breaks and check the first call, if requested. A failure becomes a Problem."""
         checks = self.options.check is True and not is_virtual(self.options.target)
-        if not self._calls or not (self.options.time or checks) or self._has_no_values:
+        if not self._calls or not (self._is_timed or checks) or self._has_no_values:
             return
         # Imported lazily: importing torch.utils.benchmark takes longer than exploring a small function.
         self._builder.start("timing")
         try:
-            if self.options.time:
+            if self._is_timed:
                 self._time_breaks(self._calls[0])
                 if self._recorder.build:
                     from compiler.timing.profile_again import profile_in_place
@@ -296,6 +304,16 @@ class Exploration:
         if has_no_values and (self.options.time or self.options.check):
             self._builder.problem(ON_META if is_on_meta else NOT_SENT)
         return has_no_values
+
+    @functools.cached_property
+    def _is_timed(self) -> bool:
+        """Whether to time the call. If it was asked for beside other ranks, add a Problem."""
+        if not self.options.time or self._has_no_values:
+            return False
+        if count_ranks() > 1:
+            self._builder.problem(OTHER_RANKS)
+            return False
+        return True
 
     def _calls_sharded(self) -> bool:
         """Whether the first call uses DTensors, whose graphs can't be run one by one."""

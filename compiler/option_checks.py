@@ -333,10 +333,14 @@ def _check_ranks(options: Options) -> None:
             f"{options.ranks} ranks do not fill nodes of {options.node} GPUs: say how large a node is, node="
         )
     if options.time or options.check:
-        asked = "time" if options.time else "check"
+        asked, instead = (
+            ("time", "profile the real job, and open the trace with tcompile.load_profile")
+            if options.time
+            else ("check", "start the job with torchrun")
+        )
         raise OptionError(
             f"{asked}= needs real ranks: the collectives of simulated ranks move nothing, so values and times would be "
-            f"wrong. Leave out ranks=, and start the job with torchrun."
+            f"wrong. Leave it out, or leave out ranks=, and {instead}."
         )
 
 

@@ -162,6 +162,11 @@ def is_initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+def count_ranks() -> int:
+    """Number of processes in the default process group; 1 without a group."""
+    return dist.get_world_size() if is_initialized() else 1
+
+
 def gpus_of_node() -> int:
     """GPUs of a node, for a process of a job: as torchrun or the simulation says, or 8; 1 without a process group."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", GPUS_A_NODE)) if is_initialized() else 1

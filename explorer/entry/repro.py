@@ -154,7 +154,11 @@ def make_repro(
     start = Repro(fault.kind, _shows(fault), "", arguments)
     with Runner() as runner:
         maker = _Maker(run, fault, start, program, runner, Effort(seconds), output, real_inputs)
-        found = maker.find()
+        try:
+            found = maker.find()
+        except BaseException:
+            maker.remove_values()
+            raise
     found = maker.add_about(found)
     files.replace_file(output, found.repro.text().encode())
     if maker.values:
@@ -197,11 +201,18 @@ class _Maker:
                 try:
                     return self._of_graph(name)
                 except (NotShownError, CannotCutError) as error:
+                    self.remove_values()
                     errors.append(f"graph {name}: {error}")
         try:
             return self._of_program()
         except (NotShownError, ReproError) as error:
             raise ReproError("; ".join([*errors, str(error)])) from None
+
+    def remove_values(self) -> None:
+        """Remove the saved values of a graph that does not show the fault."""
+        if self.values:
+            self.values = {}
+            self.values_path.unlink(missing_ok=True)
 
     def _of_graph(self, name: str) -> Found:
         kept = self.run.kept[name]

@@ -81,7 +81,7 @@ def test_stages_are_a_comma_list_or_names() -> None:
         ({"ranks": 8, "rank": 8}, ["rank=8", "from 0 to 7"]),
         ({"ranks": 8, "rank": "middle"}, ["rank='middle'", "'corners'"]),
         ({"rank": 3}, ["needs ranks="]),
-        ({"ranks": 8, "time": True}, ["time=", "collectives", "torchrun"]),
+        ({"ranks": 8, "time": True}, ["time=", "collectives", "load_profile"]),
         ({"mode": "evaluation"}, ["mode='evaluation'", "model.eval()", "grad=False (--no-grad)", "'default'"]),
         ({"mode": "Training"}, ["model.train()"]),
         ({"optimization_level": "O1"}, ["no option optimization_level=", "mode='max-autotune'", "torch.autocast"]),
