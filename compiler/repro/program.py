@@ -19,7 +19,19 @@ from compiler.torch_api.repro_programs import FIND_BREAKS, NAME_KERNELS, USE_EAG
 
 BREAK, WRONG, CRASH, KERNEL, SLOW = "graph break", "wrong number", "crash", "kernel", "slow"
 
-_COMPARE = '''
+_FLAT = """def flat(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from flat(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from flat(each)
+"""
+
+_COMPARE = (
+    '''
 def results_of(call, make):
     """All tensors that a call returns, and the gradients of what requires them."""
     torch.manual_seed(0)
@@ -35,30 +47,23 @@ def results_of(call, make):
     return [x.detach().clone() for x in [*outputs, *(x for x in gradients if x is not None)]]
 
 
-def flat(value):
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from flat(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from flat(each)
-
+'''
+    + _FLAT
+    + '''
 
 def make_wide():
     """The call in float64."""
     fn, args, kwargs = make_call()
     if isinstance(fn, torch.nn.Module):
         fn = fn.double()
-    return fn, widened(args), widened(kwargs)
+    return fn, to_float64(args), to_float64(kwargs)
 
 
-def widened(value):
+def to_float64(value):
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.detach().double().requires_grad_(value.requires_grad)
     if isinstance(value, dict):
-        return {name: widened(each) for name, each in value.items()}
+        return {name: to_float64(each) for name, each in value.items()}
     return type(value)(map(widened, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -112,8 +117,10 @@ def scale_of(tensor):
     known = values[values.isfinite()]
     return known.abs().max().item() if known.numel() else 0.0
 '''
+)
 
-_CRASH = '''
+_CRASH = (
+    '''
 def show():
     """The error of the compiled call, without numbers."""
     import re
@@ -138,16 +145,9 @@ def show():
     return [], "no error"
 
 
-def flat(value):
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from flat(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from flat(each)
 '''
+    + _FLAT
+)
 
 _SLOW = '''
 def show():
