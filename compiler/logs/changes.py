@@ -12,19 +12,22 @@ from compiler.logs.compilations import INSTALLED
 from compiler.logs.events import Event
 from compiler.logs.fingerprints import (
     CHANGED,
+    TYPED,
     Compiled,
     Key,
     Line,
     Place,
     RankFacts,
+    bytes_of,
+    graph_lines,
     lines_of,
-    saved_bytes,
     settings_of,
 )
 
 LINES_SHOWN = 3
 _NUMBER = re.compile(r"(\d+)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), None\)")
+_TARGET = re.compile(r"(?:aten|prims|torch)\.(\w+)(?:\.\w+)?\(")
 _KERNEL = re.compile(r"\b\w+(?= = async_compile\.(?!wait))|extern_kernels\.\w+(?=\()")
 
 
@@ -109,6 +112,18 @@ def kernel_around(lines: Sequence[Line], changed: Sequence[Line]) -> str:
     return next((name for at, name in reversed(names) if at < place), names[0][1] if names else "")
 
 
+def place_of_kernel(name: str, compiled: Compiled) -> Place:
+    """The line of the first operation of a fused kernel, by the operations in its name; unknown if none is found."""
+    words = set(name.partition("fused_")[2].split("_")) - {"", "0"}
+    for kind in ("inference graph", "forward graph", "backward graph", "graph"):
+        for event in compiled.facts.get(kind, ()):
+            for line in graph_lines(event.payload):
+                target = _TARGET.search(line.text)
+                if target is not None and line.place.line and words & set(target[1].split("_")):
+                    return line.place
+    return Place()
+
+
 def declares_input(line: Line) -> bool:
     return not line.place.line and bool(re.match(r"\w+: \S", line.text)) and " = " not in line.text
 
@@ -147,6 +162,15 @@ def change_words(was: Sequence[Line], now: Sequence[Line], names: tuple[str, str
         return f"`{was[0].text.strip()}` on {names[0]}, `{now[0].text.strip()}` on {names[1]}"
     line, name = (now[0], names[1]) if now else (was[0], names[0]) if was else (Line("", ""), "")
     return f"`{line.text.strip()}` on {name} alone"
+
+
+def saved_bytes(compiled: Compiled) -> int:
+    """Estimated bytes that the forward keeps for the backward: all inputs of the backward graph but gradients."""
+    total = 0
+    for event in compiled.facts.get("backward graph", ()):
+        head = event.payload.partition("):\n")[0]
+        total += sum(bytes_of(tensor) for name, tensor in TYPED.findall(head) if not name.startswith("tangents"))
+    return total
 
 
 def memory_words(a: Compiled, b: Compiled, names: tuple[str, str]) -> str:

@@ -76,7 +76,6 @@ _NOISE = (
 _SYMBOL = re.compile(r"\b([su])(\d+)\b")
 _DEFINED = re.compile(r"^\s*(\w+)(?:: \"[^\"]*\")? = ")
 _ALIAS = re.compile(r"(\w+) = (L_\w+)$")
-_TARGET = re.compile(r"(?:aten|prims|torch)\.(\w+)(?:\.\w+)?\(")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\()")
 _TENSOR = re.compile(r'(\w+)(?:\[([^\]]*)\])(?:\[[^\]]*\])?')  # fmt: skip
 _BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "b8": 1, "c64": 8}
@@ -85,7 +84,7 @@ _LINES_SEARCHED = 20
 _COLLECTIVE = re.compile(
     r"torch\.ops\._c10d_functional\.(?P<name>(?!wait_tensor)\w+?)_?(?:\.default|\.\w+)?\((?P<arguments>[^)]*)\)"
 )
-_TYPED = re.compile(r'(\w+): "([^"]+)"')
+TYPED = re.compile(r'(\w+): "([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ class Collective:
     compile_id: str
 
     def __str__(self) -> str:
-        size = _bytes_of(self.input)
+        size = bytes_of(self.input)
         detail = ", ".join(filter(None, (self.arguments, self.input, f"{size:,} bytes" if size else "")))
         return f"{self.name}({detail})"
 
@@ -385,7 +384,7 @@ def lines_of(event: Event, kind: str) -> tuple[Line, ...]:
     if kind == "recompilation":
         reasons = (re.sub(r"^\s*-?\s*\d+/\d+: ", "", text) for text in reasons_of(event.payload))
         return tuple(Line(canonical(text), text, _guard_place(text)) for text in reasons)
-    return tuple(_graph_lines(event.payload))
+    return tuple(graph_lines(event.payload))
 
 
 def reasons_of(payload: str) -> list[str]:
@@ -399,7 +398,7 @@ def reasons_of(payload: str) -> list[str]:
     return [" ".join(text.split()) for text in texts if text.strip()]
 
 
-def _graph_lines(text: str) -> Iterator[Line]:
+def graph_lines(text: str) -> Iterator[Line]:
     """Lines of a graph; values are renamed in order of definition, symbols in order of appearance."""
     place, names, symbols = Place(), {}, {}  # type: ignore[var-annotated]
     for line in text.splitlines():
@@ -410,7 +409,7 @@ def _graph_lines(text: str) -> Iterator[Line]:
         if not stripped or stripped.startswith(("#", "class ")):
             continue
         if stripped.startswith("def forward(self, "):
-            inputs = sorted(f"{name}: {of}" for name, of in _TYPED.findall(stripped))
+            inputs = sorted(f"{name}: {of}" for name, of in TYPED.findall(stripped))
             yield from (Line(_rename_values(each, names, symbols), each) for each in inputs)
             continue
         if _ALIAS.match(stripped):
@@ -474,12 +473,28 @@ def _code_lines(text: str) -> Iterator[Line]:
             yield Line(re.sub(r"\b(ks)\d+\b", r"\1", same), code)
 
 
-def collectives_of(compiled: Compiled) -> Iterator[Collective]:
-    """Collectives of the captured and backward graphs; of all later graphs if the captured graph has none."""
+def collectives_of(compiled: Compiled, *, captured_only: bool = False) -> Iterator[Collective]:
+    """The collectives that a compilation runs: of AOTAutograd's graphs, or the captured one if none was logged.
+
+    AOTAutograd's graphs have those of DTensors and FSDP, too; the captured graph has the better lines.
+    `captured_only` leaves out the others.
+    """
     captured = list(_collectives(compiled, ("graph",)))
-    later = ("inference graph", "forward graph", "backward graph", "compiled autograd")
-    yield from captured
-    yield from _collectives(compiled, ("backward graph",) if captured else later)
+    if captured_only or not has_autograd_graphs(compiled):
+        yield from captured
+        return
+    places: dict[str, list[Place]] = {}
+    for each in captured:
+        places.setdefault(each.name, []).append(each.place)
+    for each in _collectives(compiled, ("inference graph", "forward graph")):
+        known = places.get(each.name)
+        yield replace(each, place=known.pop(0)) if known else each
+    yield from _collectives(compiled, ("backward graph", "compiled autograd"))
+
+
+def has_autograd_graphs(compiled: Compiled) -> bool:
+    """Whether a graph that AOTAutograd made was logged; one from a cache may not have been."""
+    return any(kind in compiled.facts for kind in ("inference graph", "forward graph", "compiled autograd"))
 
 
 def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collective]:
@@ -488,10 +503,10 @@ def _collectives(compiled: Compiled, kinds: tuple[str, ...]) -> Iterator[Collect
             text = event.payload
             if "_c10d_functional" not in text:
                 continue
-            types = dict(_TYPED.findall(text))
+            types = dict(TYPED.findall(text))
             aliases = (_ALIAS.match(line.strip()) for line in text.splitlines())
             types |= {alias[1]: types.get(alias[2], "") for alias in aliases if alias is not None}
-            lines = list(_graph_lines(text))
+            lines = list(graph_lines(text))
             for number, line in enumerate(lines):
                 if found := _COLLECTIVE.search(line.text):
                     yield _collective(found, types, _users_place(lines, number, found["name"], compiled), compiled.id)
@@ -552,7 +567,7 @@ def _collective(found: re.Match[str], types: Mapping[str, str], place: Place, co
     return Collective(found["name"], ", ".join(rest), group, tensor, place, compile_id)
 
 
-def _bytes_of(tensor: str) -> int:
+def bytes_of(tensor: str) -> int:
     """Bytes of a tensor from its type in a graph, `f32[8, 4][4, 1]cpu`; 0 if a size is symbolic or the type unknown."""
     found = _TENSOR.match(tensor)
     if found is None or found[1] not in _BYTES:
@@ -563,25 +578,4 @@ def _bytes_of(tensor: str) -> int:
     total = _BYTES[found[1]]
     for size in sizes:
         total *= int(size)
-    return total
-
-
-def place_of_kernel(name: str, compiled: Compiled) -> Place:
-    """The line of the first operation of a fused kernel, by the operations in its name; unknown if none is found."""
-    words = set(name.partition("fused_")[2].split("_")) - {"", "0"}
-    for kind in ("inference graph", "forward graph", "backward graph", "graph"):
-        for event in compiled.facts.get(kind, ()):
-            for line in _graph_lines(event.payload):
-                target = _TARGET.search(line.text)
-                if target is not None and line.place.line and words & set(target[1].split("_")):
-                    return line.place
-    return Place()
-
-
-def saved_bytes(compiled: Compiled) -> int:
-    """Estimated bytes that the forward keeps for the backward: all inputs of the backward graph but gradients."""
-    total = 0
-    for event in compiled.facts.get("backward graph", ()):
-        head = event.payload.partition("):\n")[0]
-        total += sum(_bytes_of(tensor) for name, tensor in _TYPED.findall(head) if not name.startswith("tangents"))
     return total

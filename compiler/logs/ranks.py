@@ -28,6 +28,7 @@ from compiler.logs.changes import (
     memory_words,
     merged_keys,
     place_of_change,
+    place_of_kernel,
     settings_in,
     shared_changes,
     type_words,
@@ -45,7 +46,7 @@ from compiler.logs.fingerprints import (
     RankFacts,
     collectives_of,
     facts_of,
-    place_of_kernel,
+    has_autograd_graphs,
 )
 from compiler.record.plain_text import file_name, pluralize, rank_words
 
@@ -406,7 +407,8 @@ class _Pair:
 
     def _collective(self, a: Compiled, b: Compiled) -> Iterator[Difference]:
         """The first collective of a compilation at which two ranks differ. Names of groups are compared elsewhere."""
-        left, right = list(collectives_of(a)), list(collectives_of(b))
+        captured_only = has_autograd_graphs(a) != has_autograd_graphs(b)
+        left, right = (list(collectives_of(each, captured_only=captured_only)) for each in (a, b))
         for place in range(max(len(left), len(right))):
             one = left[place] if place < len(left) else None
             other = right[place] if place < len(right) else None
