@@ -579,3 +579,10 @@ def bytes_of(tensor: str) -> int:
     for size in sizes:
         total *= int(size)
     return total
+
+
+def cache_folders(compiled: Compiled) -> set[str]:
+    """The directories in which Inductor keeps a compilation's code: `<cache>/ab/cab….py`."""
+    fields = (event.fields for event in compiled.facts.get("kernels", ()))
+    files = (str(each.get("filename", "")) for each in fields if isinstance(each, dict))
+    return {file.rpartition("/")[0].rpartition("/")[0] for file in files}

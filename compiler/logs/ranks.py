@@ -44,6 +44,7 @@ from compiler.logs.fingerprints import (
     Line,
     Place,
     RankFacts,
+    cache_folders,
     collectives_of,
     facts_of,
     has_autograd_graphs,
@@ -468,17 +469,10 @@ _CACHE_NAMES = {"aotautograd": "AOTAutograd", "fx_graph": "FX graph"}
 def _was_shared(one: tuple[str, str, float], other: tuple[str, str, float], a: Compiled, b: Compiled) -> bool:
     """Whether a hit came after the other rank had written its miss to the same directory."""
     hit, miss, slow = (one, other, b) if one[0] == "hit" else (other, one, a)
-    if (hit[0], miss[0]) != ("hit", "miss") or _cache_folders(a) != _cache_folders(b):
+    if (hit[0], miss[0]) != ("hit", "miss") or cache_folders(a) != cache_folders(b):
         return False
     written = [event.seconds for event in slow.facts.get("kernels", ())]
     return bool(written) and hit[2] > min(written)
-
-
-def _cache_folders(compiled: Compiled) -> set[str]:
-    """The directories in which Inductor keeps a compilation's code: `<cache>/ab/cab….py`."""
-    fields = (event.fields for event in compiled.facts.get("kernels", ()))
-    files = (str(each.get("filename", "")) for each in fields if isinstance(each, dict))
-    return {file.rpartition("/")[0].rpartition("/")[0] for file in files}
 
 
 def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:

@@ -24,8 +24,9 @@ from compiler.logs.cold_start import cold_start_of
 from compiler.logs.compilations import compilations_of
 from compiler.logs.files import LogError, read_logs
 from compiler.record.plain_text import one_line, pluralize, size_text
+from explorer.findings.cold_start import bypass_parts
 from explorer.reading.shapes import seconds_text
-from explorer.render.document import Document, Items, Parts, Row, Table, Text
+from explorer.render.document import Document, Parts, Row, Table, Text
 
 TRIALS = ("cold", "warm local caches", "loaded artifacts", "precompile, warm")
 _HELPS = 0.9
@@ -142,10 +143,7 @@ def trial_document(trials: Sequence[Trial]) -> Document:
     rows = tuple(_row(trial, cold) for trial in trials)
     head = ("run", "until exit", "torch.compile", "against cold", "look-ups", "note")
     parts: list[Parts] = [Text(_verdict(trials), "lead"), Table(head, rows, right=(1, 2, 3))]
-    reasons = Counter((each.why, each.function, each.place) for each in cold.bypasses)
-    if reasons:
-        items = tuple(f"{why or 'no reason logged'}: {function} ({place})" for why, function, place in reasons)
-        parts.append(Items(items, label="Caches were bypassed: ", bullet="- "))
+    parts += bypass_parts(cold.bypasses)
     parts.append(Text("Each time is of one run; a difference of a few percent is noise."))
     return parts
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from compiler.logs.cache_keys import CACHES, CacheChange, CacheOutcome
+from compiler.logs.cache_keys import CACHES, CacheComparison, CacheOutcome, KeyChange, RemoteCache
 from compiler.logs.cold_start import ColdStart, Span
-from compiler.record.plain_text import pluralize
+from compiler.record.plain_text import one_line, pluralize
 from explorer.findings.job_names import display_name
 from explorer.reading.shapes import seconds_text
-from explorer.render.document import Bar, Chart, Document, Items, Only, Parts, Picture, Row, Table, Text
+from explorer.render.document import Bar, Chart, Document, Only, Parts, Picture, Row, Section, Table, Text
 
 COLOURS = {
     "tracing": "#0072b2", "TorchDynamo": "#56b4e9", "guards": "#cc79a7", "AOTAutograd": "#009e73",
@@ -25,9 +26,29 @@ _WIDTH, _ROW = 960, 18
 _SHORTEST = 0.0007
 """The part of the whole time below which a span is not drawn; the tables count it."""
 _DEEPEST, _MOST_DRAWN = 14, 1_500
+_MODULE = re.compile(r"\.?\s*Function module:.*", re.DOTALL)
+"""What torch adds to the name of an operator that it can't cache."""
+_ADVICE = tuple(
+    (re.compile(pattern, re.IGNORECASE), advice)
+    for pattern, advice in (
+        ("custom pass", "give the pass a uuid: derive it from CustomGraphPass of torch._inductor.custom_graph_pass"),
+        ("autograd_function_apply", "torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True"),
+        ("HigherOrderOperator|target (cond|map|while|scan)", "none: torch can't cache this operator; compile it apart"),
+        ("Unsupported call_function", "name the function in torch._inductor.config.unsafe_marked_cacheable_functions"),
+        ("freezing", "TORCHINDUCTOR_FREEZING=0: frozen code has the weights in it"),
+        ("mkldnn tensors", "TORCHINDUCTOR_FREEZING=0: weights were packed for oneDNN"),
+        ("not enabled", "torch._inductor.config.fx_graph_cache = True (TORCHINDUCTOR_FX_GRAPH_CACHE=1)"),
+        ("solver|estimator", "give the memory budget's solver or estimator a uuid()"),
+        ("cache_hash", "give the checkpoint's context_fn a cache_hash"),
+        ("unpicklable|pickle", "replace the object that can't be pickled, in a setting or in the graph"),
+    )
+)
+"""What helps against a bypass, by torch's reason."""
 
 
-def cold_start_document(start: ColdStart, outcomes: Sequence[CacheOutcome] = ()) -> Document:
+def cold_start_document(
+    start: ColdStart, outcomes: Sequence[CacheOutcome] = (), remote: Sequence[RemoteCache] = ()
+) -> Document:
     """The time until every function was compiled, by phase and by function; empty if the log has no times."""
     if not start.spans:
         return ()
@@ -47,7 +68,7 @@ def cold_start_document(start: ColdStart, outcomes: Sequence[CacheOutcome] = ())
         for (name, place), seconds in start.by_function.items()
     }
     parts.append(_table("function", functions))
-    parts += _cache_parts(outcomes)
+    parts += _cache_parts(outcomes, remote)
     return parts
 
 
@@ -61,7 +82,7 @@ def _table(head: str, seconds: Mapping[str, float]) -> Table:
     return Table((head, "time", "share", ""), tuple(rows), right=(1, 2), label=f"Compile time by {head}")
 
 
-def _cache_parts(outcomes: Sequence[CacheOutcome]) -> Iterator[Parts]:
+def _cache_parts(outcomes: Sequence[CacheOutcome], remote: Sequence[RemoteCache]) -> Iterator[Parts]:
     counts = Counter((one.cache, one.outcome) for one in outcomes)
     for cache, name in CACHES.items():
         listed = [
@@ -71,32 +92,95 @@ def _cache_parts(outcomes: Sequence[CacheOutcome]) -> Iterator[Parts]:
         ]
         if listed:
             yield Text(f"{name}: {', '.join(listed)}.")
-    reasons = Counter((one.why, one.function, one.place) for one in outcomes if one.outcome == "bypass")
-    if reasons:
-        items = tuple(f"{why or 'no reason logged'}: {function} ({place})" for why, function, place in reasons)
-        yield Items(items, label="Bypassed because of ", bullet="- ")
+    yield from bypass_parts([one for one in outcomes if one.outcome == "bypass"])
+    for each in remote:
+        found = f"{pluralize(each.hits, 'hit')}, {pluralize(each.misses, 'miss', 'misses')}"
+        if not each.hits + each.misses:
+            found = "asked for, but no look-up was made in it: its client (redis) or its server is missing"
+        yield Text(f"Remote {CACHES[each.cache]}: {found}.")
 
 
-def cache_change_document(changes: Sequence[CacheChange]) -> Document:
+def bypass_parts(bypasses: Iterable[CacheOutcome]) -> Iterator[Parts]:
+    """A table of the reasons for which caches were bypassed, with what helps; nothing if none was."""
+    reasons = Counter((one.cache, one_line(_MODULE.sub("", one.why)), one.function, one.place) for one in bypasses)
+    if not reasons:
+        return
+    rows = tuple(
+        Row((CACHES[cache], why or "no reason logged", display_name(function), place, str(count), _advice(why)))
+        for (cache, why, function, place), count in reasons.most_common()
+    )
+    yield Table(("cache", "bypassed because", "function", "where", "look-ups", "what helps"), rows, right=(4,))
+
+
+def _advice(why: str) -> str:
+    return next((advice for pattern, advice in _ADVICE if pattern.search(why)), "")
+
+
+def cache_change_document(found: CacheComparison) -> Document:
     """Why the second of two runs missed caches that the first run had filled: the parts of the keys that changed."""
-    if not changes:
-        return (Text("No cache missed in the second run that the first run looked up in the same way.", "lead"),)
-    causes = Counter((each.kind, each.name, each.was, each.now) for change in changes for each in change.changes)
-    parts: list[Parts] = [Text(f"{pluralize(len(changes), 'cache look-up')} missed in the second run.", "lead")]
+    parts: list[Parts] = [Text(_change_lead(found), "lead")]
+    causes = Counter((each.kind, each.name, each.was, each.now) for change in found.changes for each in change.changes)
     if causes:
-        ranked = sorted(causes.items(), key=lambda item: (item[0][0] == "source", -item[1]))
+        ranked = sorted(causes.items(), key=lambda item: (item[0][0] in ("source", "input"), -item[1]))
         rows = tuple(Row((kind, name, was, now, str(count))) for (kind, name, was, now), count in ranked[:ROWS_SHOWN])
         parts.append(Table(("what changed", "part of the key", "was", "is", "look-ups"), rows, right=(4,)))
-    same = [change.now for change in changes if not change.changes and change.now.parts]
-    if same:
-        names = dict.fromkeys(f"{one.function} ({one.place})" for one in same)
-        parts.append(Text(f"With an unchanged key, so the cache was empty or another one: {', '.join(names)}."))
-    silent = sum(not change.now.parts for change in changes)
+    missed = [change for change in found.changes if change.now.outcome == "miss"]
+    same = [change.now for change in missed if change.has_same_key]
+    if causes and same:
+        parts.append(Text(f"With an unchanged key: {_names(same)}."))
+    silent = [change.now for change in missed if not change.has_same_key and not change.changes]
     if silent:
-        parts.append(
-            Text(f"{pluralize(silent, 'look-up')} logged no parts of the key (AOTAutograd's cache logs none).")
-        )
+        parts.append(Text(f"With another key, of which torch logs no parts: {_names(silent)}."))
+    if found.unmatched:
+        parts.append(Text(f"Not looked up by the first run: {_names(found.unmatched)}."))
+    parts += bypass_parts(change.now for change in found.changes if change.now.outcome == "bypass")
+    parts += _process_parts(found.process, {name for _, name, _, _ in causes})
     return parts
+
+
+def _change_lead(found: CacheComparison) -> str:
+    lookups = pluralize(len(found.lookups), "cache look-up")
+    bad = [*(change.now for change in found.changes), *found.unmatched]
+    if not found.lookups:
+        return "The second run logged no cache look-up."
+    if not bad:
+        return f"The second run missed nothing that the first looked up: {_outcome_counts(found.lookups)}."
+    if all(change.has_same_key for change in found.changes) and not found.unmatched:
+        was, now = (", ".join(sorted(folders)) for folders in found.folders)
+        where = f"its folder was {was}, and is {now}" if was != now else f"its folder is {now}, as before"
+        return (
+            f"The keys are equal: {len(bad)} of {lookups} of the second run missed with the key of the first run, "
+            f"so the cache had no such entry{f' ({where})' if was and now else ''}."
+        )
+    return f"{len(bad)} of {lookups} of the second run found nothing: {_outcome_counts(bad)}."
+
+
+def _outcome_counts(outcomes: Iterable[CacheOutcome]) -> str:
+    counts = Counter(one.outcome for one in outcomes)
+    words = (("hit", "hits"), ("miss", "misses"), ("bypass", "bypasses"))
+    return ", ".join(pluralize(counts[one], one, many) for one, many in words if counts[one])
+
+
+def _names(outcomes: Iterable[CacheOutcome]) -> str:
+    """`step (train.py:3) in the FX graph cache, look-up 2` for each look-up."""
+    listed = [
+        f"{display_name(one.function) or 'a graph'} ({one.place or 'no line'}) in the {CACHES[one.cache]}"
+        + (f", look-up {one.number + 1}" if one.number else "")
+        for one in outcomes
+    ]
+    more = f" and {len(listed) - CHANGES_SHOWN} more" if len(listed) > CHANGES_SHOWN else ""
+    return "; ".join(listed[:CHANGES_SHOWN]) + more
+
+
+def _process_parts(changes: Sequence[KeyChange], told: set[str]) -> Iterator[Parts]:
+    """Differences of the processes that no part of a key has named."""
+    bare = {name.partition("[")[2].rstrip("]") for name in told}
+    left = [each for each in changes if each.name.partition(".")[2] not in bare]
+    if left:
+        rows = tuple(Row((each.kind, each.name, each.was or "unset", each.now or "unset")) for each in left)
+        more = f" (the first {ROWS_SHOWN} of {len(rows)})" if len(rows) > ROWS_SHOWN else ""
+        table = Table(("what", "name", "was", "is"), rows[:ROWS_SHOWN])
+        yield Section((table,), f"What else differs between the processes{more}")
 
 
 @dataclass(frozen=True, slots=True)

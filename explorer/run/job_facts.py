@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.logs.cache_keys import cache_outcomes, compare_caches
+from compiler.logs.cache_keys import cache_outcomes, compare_caches, remote_caches
 from compiler.logs.cold_start import ColdStart, cold_start_of, write_trace
 from compiler.logs.job import Job
 from explorer.findings.cold_start import cache_change_document, cold_start_document
@@ -50,9 +50,9 @@ def cold_start_facts(job: Job) -> Document:
     if not any(each.spans for each in starts.values()):
         return (Text("The log has no times (no events of `dynamo_timed`)."),)
     slowest = max(starts, key=lambda number: starts[number].seconds)
-    found = cold_start_document(
-        starts[slowest], cache_outcomes(job.ranks[slowest].log, job.ranks[slowest].compilations)
-    )
+    rank = job.ranks[slowest]
+    outcomes = cache_outcomes(rank.log, rank.compilations)
+    found = cold_start_document(starts[slowest], outcomes, tuple(remote_caches(rank.log)))
     return (*_ranks_by_time(starts, slowest), *found)
 
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from compiler.logs.cache_keys import compare_caches
+from compiler.logs.cache_keys import RemoteCache, cache_outcomes, compare_caches, remote_caches
 from compiler.logs.cold_start import cold_start_of, trace_of
+from compiler.logs.compilations import compilations_of
 from compiler.logs.events import Log
 from compiler.logs.fingerprints import canonical, reasons_of
 from compiler.logs.job import Job
 from compiler.logs.ranks import Difference, compare_ranks
 from compiler.record.plain_text import rank_words
 from explorer.cli import main
-from explorer.findings.cold_start import cache_change_document, cold_start_document, flame_svg
+from explorer.findings.cold_start import bypass_parts, cache_change_document, cold_start_document, flame_svg
 from explorer.findings.job_ranks import rank_document
 from explorer.render.text import document_text
 from explorer.run.job_page import record_named
@@ -234,21 +235,44 @@ def test_cold_start_divides_time_by_phase_and_function() -> None:
 
 
 def test_changed_part_of_a_cache_key_is_named() -> None:
-    def run(size: str, limit: int) -> Log:
+    def run(size: str, limit: int, **settings: object) -> Log:
         parts = [
             f"[a{limit}] inductor_config[max_fusion_size]: {limit}",
             "[b] torch_version: \ufffd",
             f"[c{size}] gm: x * {size}",
         ]
-        payload = json.dumps({"key": f"f{limit}", "components": parts})
-        return Events(0).start().artifact("fx_graph_cache_miss", payload).end().log()
+        payload = json.dumps({"key": f"f{limit}{size}", "components": parts})
+        values = {"dynamo_config": json.dumps(settings)}
+        return Events(0).start().artifact("fx_graph_cache_miss", payload).end(**values).log()
 
-    [change] = compare_caches(run("2", 64), run("2", 1))
-    assert [(each.kind, each.name, each.was, each.now) for each in change.changes] == [
+    found = compare_caches(run("2", 64), run("2", 1))
+    assert [(each.kind, each.name, each.was, each.now) for each in found.changes[0].changes] == [
         ("configuration", "inductor_config[max_fusion_size]", "64", "1")
     ]
-    assert "max_fusion_size" in document_text(cache_change_document([change]))
-    assert [each.kind for each in compare_caches(run("2", 64), run("3", 64))[0].changes] == ["source"]
+    assert "max_fusion_size" in document_text(cache_change_document(found))
+    assert [each.kind for each in compare_caches(run("2", 64), run("3", 64)).changes[0].changes] == ["source"]
+    equal = document_text(cache_change_document(compare_caches(run("2", 64), run("2", 64))))
+    assert equal.startswith("The keys are equal: 1 of 1 cache look-up")
+    other = compare_caches(run("2", 64, recompile_limit=8), run("2", 64, recompile_limit=3))
+    assert [(each.name, each.was, each.now) for each in other.process] == [("dynamo.recompile_limit", "8", "3")]
+
+
+def test_bypasses_have_reasons_and_what_helps() -> None:
+    why = "Unsupported call_function target autograd_function_apply.\n Function module: torch.ops, Function name: a"
+    log = (
+        Events(0)
+        .start()
+        .artifact("aotautograd_cache_bypass", json.dumps({"cache_bypass_reason": why}))
+        .artifact("fx_graph_cache_bypass", json.dumps({"cache_bypass_reason": "Unsupported joint custom pass"}))
+        .end(inductor_config='{"fx_graph_remote_cache": true}', inductor_fx_remote_cache_hit_count=0)
+        .log()
+    )
+    outcomes = [one for one in cache_outcomes(log, compilations_of(log)) if one.outcome == "bypass"]
+    text = document_text(tuple(bypass_parts(outcomes)))
+    assert "Unsupported call_function target autograd_function_apply  step" in text
+    assert "autograd_cache_allow_custom_autograd_functions" in text
+    assert "derive it from CustomGraphPass" in text
+    assert list(remote_caches(log)) == [RemoteCache("fx_graph", 0, 0)]
 
 
 def test_command_shows_ranks_cold_start_and_changed_caches(
@@ -260,7 +284,7 @@ def test_command_shows_ranks_cold_start_and_changed_caches(
     assert main(["show", odd, "cold_start"]) == 0
     assert "The log has no times" in capsys.readouterr().out  # the stored logs have no spans
     assert main(["show", odd, "changed_caches", equal]) == 0
-    assert "No cache missed" in capsys.readouterr().out
+    assert "logged no cache look-up" in capsys.readouterr().out
     assert main(["show", odd, "changed_caches"]) == 2
     assert main(["report", odd, "--trace", str(tmp_path / "trace.json")]) == 0
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -272,3 +296,19 @@ def test_command_shows_ranks_cold_start_and_changed_caches(
 
 def test_reasons_of_any_depth_are_text() -> None:
     assert len(reasons_of("[" * 200_000)) == 1
+
+
+def test_collectives_that_autograd_adds_are_compared() -> None:
+    added = MORE.replace("torch.ops._c10d_functional.all_reduce(", "torch.ops._c10d_functional.all_reduce.default(")
+    gather = (
+        "        v: \"f32[16, 4][4, 1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(z, 2, '0')\n"
+    )
+
+    def of(forward: str) -> Callable[[Events], Events]:
+        return lambda events: events.start().add("dynamo_output_graph", {}, GRAPH, "0/0").add(
+            "aot_inference_graph", {}, forward, "0/0").end()  # fmt: skip
+
+    found, *_ = differences(of(added), of(added.replace("        return", gather + "        return")))
+    assert (found.kind, found.line) == ("collectives", 22)
+    assert found.hang == "Rank 1 waits in all_gather_into_tensor(2, f32[8, 4][4, 1]cpu, 128 bytes), which rank 0 " \
+        "never enters: the job hangs there."  # fmt: skip
