@@ -17,24 +17,25 @@ explorer.targets()          the GPUs that `target=` (--target) accepts
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from explorer.entry.autograd import AutogradRecording, autograd
-from explorer.entry.chain_rule import ChainRule, ShownStep, chain_rule
-from explorer.entry.check import CheckError, check
-from explorer.entry.explore import explore
-from explorer.entry.export import export, save_and_load
-from explorer.entry.lessons import lessons
-from explorer.entry.load import load
-from explorer.entry.observe import observe
-from explorer.entry.status import status
-from explorer.entry.targets import targets
-from explorer.findings.decompose.op_levels import OpLevels, decompose
-from explorer.run.autograd_run import AutogradRun
-from explorer.run.job import Job
-from explorer.run.old_names import new_name
-from explorer.run.profile import Profile, load_profile
-from explorer.run.run import Run
+if TYPE_CHECKING:
+    from explorer.entry.autograd import AutogradRecording, autograd
+    from explorer.entry.chain_rule import ChainRule, ShownStep, chain_rule
+    from explorer.entry.check import CheckError, check
+    from explorer.entry.explore import explore
+    from explorer.entry.export import export, save_and_load
+    from explorer.entry.lessons import lessons
+    from explorer.entry.load import load
+    from explorer.entry.observe import observe
+    from explorer.entry.status import status
+    from explorer.entry.targets import targets
+    from explorer.findings.decompose.op_levels import OpLevels, decompose
+    from explorer.run.autograd_run import AutogradRun
+    from explorer.run.job import Job
+    from explorer.run.profile import Profile, load_profile
+    from explorer.run.run import Run
 
 __all__ = [
     "AutogradRecording",
@@ -64,7 +65,40 @@ __all__ = [
 ]
 
 
+_HOMES = {
+    "AutogradRecording": "explorer.entry.autograd",
+    "AutogradRun": "explorer.run.autograd_run",
+    "ChainRule": "explorer.entry.chain_rule",
+    "CheckError": "explorer.entry.check",
+    "Job": "explorer.run.job",
+    "OpLevels": "explorer.findings.decompose.op_levels",
+    "Profile": "explorer.run.profile",
+    "Run": "explorer.run.run",
+    "ShownStep": "explorer.entry.chain_rule",
+    "autograd": "explorer.entry.autograd",
+    "chain_rule": "explorer.entry.chain_rule",
+    "check": "explorer.entry.check",
+    "decompose": "explorer.findings.decompose.op_levels",
+    "explore": "explorer.entry.explore",
+    "export": "explorer.entry.export",
+    "lessons": "explorer.entry.lessons",
+    "load": "explorer.entry.load",
+    "load_profile": "explorer.run.profile",
+    "observe": "explorer.entry.observe",
+    "save_and_load": "explorer.entry.export",
+    "status": "explorer.entry.status",
+    "targets": "explorer.entry.targets",
+}
+"""Module of each public name."""
+
+
 def __getattr__(name: str) -> Any:
+    """Import a public name at its first use: reading a log needs little of this package."""
+    if name in _HOMES:
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+    from explorer.run.old_names import new_name
+
     raise AttributeError(new_name("explorer", name) or f"module 'explorer' has no attribute {name!r}")
 
 

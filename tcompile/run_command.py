@@ -45,6 +45,9 @@ WRONG_USE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
 _LOOK_EVERY = 0.25
 _SHOWN_AFTER = 1.0
 """Seconds: how often the trace is looked at, and after how long a compilation is shown."""
+_READ_EACH_SECOND = 50_000
+"""Bytes of events whose records a page has that was not asked for, for each second of the program: some 1.5 % of it."""
+_PRIORITY = 10
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
 _FROM_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent, to all processes in the foreground."""
@@ -72,14 +75,15 @@ def main(words: Sequence[str]) -> int:
     folder = Path(given) if given else Path(tempfile.mkdtemp(prefix="tcompile_"))
     before = frozenset(folder.glob("*.log"))
     environment = {**os.environ, "TORCH_TRACE": str(folder)}
+    watch, started = _Watch(folder, before), time.monotonic()
     try:
-        code = _run(list(asked.command), environment, _Watch(folder, before))
+        code = _run(list(asked.command), environment, watch)
     except OSError as error:
         if not given:
             shutil.rmtree(folder)
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         return _complain(f"{asked.command[0]}: {error.strerror}", code)
-    _finish(asked, folder, before, is_own=not given)
+    _finish(asked, watch, time.monotonic() - started, is_own=not given)
     return _end_like(code)
 
 
@@ -187,26 +191,32 @@ class _Watch:
     """
 
     def __init__(self, folder: Path, before: frozenset[Path]) -> None:
-        self._folder, self._before = folder, before
+        self.folder, self.before = folder, before
         self._follower: Follower | None = None
         self._shown = 0
         self._words = ""
 
     def start(self) -> None:
-        """Load what is needed later, while the command starts."""
+        """Load what is needed later, while the command runs."""
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
-        """Import what the page needs: as soon as something is compiled, and with what the program leaves of the CPU."""
-        from compiler.logs.follow import Follower, traces_in
-
-        if sys.stderr.isatty():
-            self._follower = Follower(self._folder, self._before)
+        """Import what the page needs once something is compiled, with what the program leaves of the CPU."""
         if sys.platform == "linux":  # the priority is that of the thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-        while not traces_in(self._folder, self._before):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
+        while not self.has_traces():
             time.sleep(_LOOK_EVERY)
-        import explorer.run.job_page  # noqa: F401
+        if sys.stderr.isatty():
+            from compiler.logs.follow import Follower
+
+            self._follower = Follower(self.folder, self.before)
+        from explorer.run import job_page
+
+        job_page.html_of("", ())  # packs the script of the page
+
+    def has_traces(self) -> bool:
+        """Whether the program has written a trace."""
+        return any(path not in self.before for path in self.folder.glob("*.log"))
 
     def look(self) -> None:
         if self._follower is None:
@@ -231,21 +241,34 @@ class _Watch:
 # The page
 
 
-def _finish(asked: Asked, folder: Path, before: frozenset[Path], *, is_own: bool) -> None:
-    """Write the page, and say where it and the trace are: in a terminal, and wherever nobody else can know."""
-    from explorer.run.job_page import write_page_of_traces
+def _finish(asked: Asked, watch: _Watch, seconds: float, *, is_own: bool) -> None:
+    """Write the page, and say where it and the trace are: in a terminal, and wherever nobody else can know.
 
-    output = Path(asked.output) if asked.output else folder / "job.html"
-    try:
-        words = write_page_of_traces(folder, before, output, _title(asked.command))
-    except KeyboardInterrupt:
-        words = f"interrupted; tcompile report {folder} writes the page"
-    except (OSError, ValueError) as error:
-        words = f"the page was not written: {error}; the trace is in {folder}"
+    `seconds` is how long the program ran: a page that was not asked for takes a small part of it.
+    """
+    folder = watch.folder
+    if watch.has_traces():
+        words = _write_page(asked, watch, seconds)
+    else:
+        words = "torch.compile compiled nothing, or the program chose a TORCH_TRACE of its own"
     if is_own and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
     if sys.stderr.isatty() or is_own or not asked.output:
         sys.stderr.write(f"tcompile: {words}\n")
+
+
+def _write_page(asked: Asked, watch: _Watch, seconds: float) -> str:
+    """Write the page, and return a summary."""
+    try:
+        from explorer.run import job_page
+
+        output = Path(asked.output) if asked.output else watch.folder / "job.html"
+        most_read = None if asked.output else int(seconds * _READ_EACH_SECOND)
+        return job_page.write_page_of_traces(watch.folder, watch.before, output, _title(asked.command), most_read)
+    except KeyboardInterrupt:
+        return f"interrupted; tcompile report {watch.folder} writes the page"
+    except (OSError, ValueError) as error:
+        return f"the page was not written: {error}; the trace is in {watch.folder}"
 
 
 def _title(command: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -226,6 +227,11 @@ class _Inside:
 
     def _add(self, node: PrintedNode) -> None:
         self.known[node.name] = None
+        if not self.path and not node.bodies:
+            if node.op == "output":
+                self.reader.returned[self.path] = node.inputs
+            self.reader.nodes.append(node)
+            return
         inputs = [self.qualify(name) for name in node.inputs]
         bodies = tuple(self.qualify(name) for name in node.bodies)
         inputs += [name for body in bodies for name in self.reader.returned.get(body, ())]
@@ -261,7 +267,8 @@ class _Inside:
         called = [name for name in node.inputs if name in self.holders]
         fresh = [name for name in called if name not in self.started]
         inner = [(name, list(self._body(name))) for name in fresh]
-        self._add(replace(node, inputs=tuple(name for name in node.inputs if name not in called), bodies=tuple(called)))
+        self._add(replace(node, inputs=tuple(name for name in node.inputs if name not in called), bodies=tuple(called))
+                  if called else node)  # fmt: skip
         yield row, self.qualify(node.name)
         indent = row[: len(row) - len(stripped)] + "    "
         for name, rows in inner:
@@ -327,7 +334,8 @@ def _function_name(printed: str) -> str:
     return printed
 
 
-def type_attrs(annotation: str) -> dict[str, Any]:
+@lru_cache(maxsize=16_384)
+def type_attrs(annotation: str) -> Mapping[str, Any]:
     """dtype, shape, stride, device and bytes of torch's annotation of a tensor; {} for anything else."""
     match = _TENSOR.match(annotation)
     if match is None:

@@ -192,7 +192,9 @@ class _Trace:
 
     def may_read(self, name: str, operation: PrintedNode, before: Mapping[str, str] = {}) -> bool:
         """Whether an operation, or its gradient, may read a value of this graph."""
-        origins = (before[name],) if name in before else self.found.get(name)
+        if name in before:
+            return self._gives(name, before[name], operation.name)
+        origins = self.found.get(name)
         return origins is None or any(self._gives(name, origin, operation.name) for origin in origins)
 
     def _gives(self, name: str, origin: str, operation: str) -> bool:
@@ -227,11 +229,12 @@ class _Block:
         """Add the next node, and return the score of the block."""
         self.end += 1
         self.is_named = self.is_named or _same_word(node.target, self.operation.target)
+        inside, trace = self.inside, self.trace
         for name in node.inputs:
-            if name not in self.inside and (name in self.before or name in self.trace.found):
-                self.inputs += 0.25 if self.trace.may_read(name, self.operation, self.before) else -4
-        self.inside.update(node.inputs)
-        self.inside.add(node.name)
+            if name not in inside and (name in self.before or name in trace.found):
+                self.inputs += 0.25 if trace.may_read(name, self.operation, self.before) else -4
+        inside.update(node.inputs)
+        inside.add(node.name)
         return self.inputs + self._score(node)
 
     def _score(self, node: PrintedNode) -> float:
@@ -246,20 +249,24 @@ class _Block:
 
 @dataclass
 class _GradientBlock(_Block):
-    """Nodes that may be the gradient of one operation; those that later blocks read have the type of an operand."""
+    """Nodes that may be the gradient of one operation; those that later blocks read have the type of an operand.
 
-    types: list[str] = field(default_factory=list)
+    `fitting` has, for each of `uses`, whether the node has such a type.
+    """
+
+    fitting: list[bool] = field(default_factory=list)
     free: ClassVar[frozenset[str]] = _FREE_GRADIENTS
 
     def _score(self, node: PrintedNode) -> float:
+        end = self.end
         self.uses.append(self.trace.last_use.get(node.name, -1))
-        self.types.append(node.type)
-        leaving = [(use, kind) for use, kind in zip(self.uses, self.types, strict=True) if use >= self.end]
-        self.uses, self.types = [use for use, _ in leaving], [kind for _, kind in leaving]
-        operands = self.trace.operands[self.operation.name]
-        fitting = sum(kind in operands for kind in self.types)
+        self.fitting.append(node.type in self.trace.operands[self.operation.name])
+        if min(self.uses) < end:
+            self.fitting = [fits for use, fits in zip(self.uses, self.fitting, strict=True) if use >= end]
+            self.uses = [use for use in self.uses if use >= end]
+        fitting = sum(self.fitting)
         score = (4.0 if self.is_named else 0.0) + 2 * min(fitting, 1)
-        return score - 2 * (len(leaving) - min(fitting, len(self.operation.inputs)))
+        return score - 2 * (len(self.uses) - min(fitting, len(self.operation.inputs)))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from heapq import heapify, heappop, heappush
 from math import prod
 
 from compiler.inductor.kernels import canonical, kernels_artifact, wrapper_statements
@@ -347,6 +348,7 @@ class _Inference:
 
     def __post_init__(self) -> None:
         self.nodes = {node.name: node for node in self.printed.nodes}
+        self._listed = [*self.nodes.values()]
         self.order = {name: place for place, name in enumerate(self.nodes)}
         self.holds: dict[str, str] = {node.name: node.name for node in self.printed.inputs()}
         self.externs = self._match_externs()
@@ -456,16 +458,32 @@ class _Inference:
         return sorted(found, key=self.order.__getitem__)
 
     def _reachable(self, available: set[str], kernel: str, made: Mapping[str, int]) -> dict[str, None]:
-        """Nodes that a kernel can compute from values, without calls of ATen."""
+        """Nodes that a kernel can compute from values, without calls of ATen, in the order of the graph."""
         reached: dict[str, None] = {}
-        for node in self.printed.calls():
+        todo = [*self._without_inputs, *(place for name in available for place in self._places_of_users(name))]
+        heapify(todo)
+        last = -1
+        while todo:
+            if (place := heappop(todo)) == last:
+                continue
+            last, node = place, self._listed[place]
+            if node.name in self.extern_nodes or node.name in available or self._is_stored(node, made):
+                continue
             inputs_known = all(name in available or name in reached or self._is_size(name) for name in node.inputs)
-            is_new = (
-                node.name not in self.extern_nodes and node.name not in available and not self._is_stored(node, made)
-            )
-            if is_new and inputs_known and self._can_compute(kernel, node.name):
+            if inputs_known and self._can_compute(kernel, node.name):
                 reached[node.name] = None
+                for later in self._places_of_users(node.name):
+                    heappush(todo, later)
         return reached
+
+    @cached_property
+    def _without_inputs(self) -> list[int]:
+        """The places of calls that read no tensor."""
+        return [self.order[node.name] for node in self.printed.calls() if all(map(self._is_size, node.inputs))]
+
+    def _places_of_users(self, name: str) -> Iterator[int]:
+        """The places of the calls that read a value."""
+        return (self.order[user] for user in self._users.get(name, ()) if self.nodes[user].kind == "call")
 
     def _is_stored(self, node: PrintedNode, made: Mapping[str, int]) -> bool:
         """Whether an earlier kernel stored a node's value, which no other kernel computes again."""

@@ -75,8 +75,6 @@ CONVERSION_LOGGERS = (
     "torch._dynamo.variables.tensor",
     "torch._subclasses.fake_tensor",
 )
-# How reasons for `log_graph_break` begin if the rest of the function, or all of it, runs as plain Python.
-PRINT_OPERATOR = "torch._higher_order_ops.print"
 INTERNAL = "InternalTorchDynamoError"
 """The kind of a break at a line that TorchDynamo fails to trace by an error of its own."""
 RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"

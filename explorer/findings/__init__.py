@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from compiler.record import Record
-from explorer.findings.advice.finding import advice_finding
 from explorer.findings.block_masks import block_masks_finding
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.chain.finding import chain_views
@@ -31,6 +30,14 @@ from explorer.reading.stages import stage_place
 from explorer.render.finding import Finding, kept_views
 
 __all__ = ["Finding", "KnownFindings", "findings", "views", "with_findings"]
+
+
+def advice_finding(record: Record) -> Finding | None:
+    """The advice on a record. Imported when it is made: the pages of logs are made without it."""
+    from explorer.findings.advice.finding import advice_finding
+
+    return advice_finding(record)
+
 
 #: Functions that make the findings, in ribbon order. They return None for a record without such facts.
 MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (

@@ -93,11 +93,12 @@ def paragraph(text: Text, indent: str) -> list[str]:
 
 def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity] | None, indent: str) -> None:
     """Append a table line by line, each linked to the entities of its row. Each entity is added once."""
+    known = {entity.id for entity in text.entities}
     for row, line in zip((None, *table.rows) if table.head else table.rows, align_rows(table), strict=True):
         ids = row.ids if row and entities is not None else ()
-        known = {entity.id for entity in text.entities}
         new = [entities[name] for name in ids if name not in known] if entities is not None else []
         text.add(indent + line, *new, within=[name for name in ids if name in known])
+        known.update(ids)
 
 
 def align_rows(table: Table) -> list[str]:

@@ -72,12 +72,15 @@ def title_of(job: Job) -> str:
     return job.title or job.path.name or "job"
 
 
-def page_of(job: Job) -> JobPage:
-    """The page of a job. What needs torch is left out of its records: advice, and words from torch's documentation."""
+def page_of(job: Job, most_read: int | None = None) -> JobPage:
+    """The page of a job, with records made of at most some `most_read` bytes of events.
+
+    What needs torch is left out of its records: advice, and words from torch's documentation.
+    """
     named = list(_by_cost(job))
     kept: dict[str, list[Part]] = {}
     words: dict[str, dict[str, Any]] = {}
-    left, unread = MOST_BYTES, MOST_READ
+    left, unread = MOST_BYTES, MOST_READ if most_read is None else min(most_read, MOST_READ)
     read: set[tuple[int, str]] = set()
     for name, rank, one in named[:MOST_RECORDS]:
         events = rank.number, one.compile_id  # those of compilations with the same id are read together
@@ -147,15 +150,17 @@ def html_of(title: str, blocks: Iterable[str]) -> str:
     return html_page(title, style, (script, frontend.page_script((), ENTRY)), "\n".join(blocks))
 
 
-def write_job_page(job: Job, output: Path) -> JobPage:
-    """Write the page of a job. Raises OSError."""
+def write_job_page(job: Job, output: Path, most_read: int | None = None) -> JobPage:
+    """Write the page of a job (`page_of`). Raises OSError."""
     with fewer_full_collections(100):
-        page = page_of(job)
+        page = page_of(job, most_read)
     replace_file(output, page.html.encode())
     return page
 
 
-def write_page_of_traces(folder: Path, before: Collection[Path], output: Path, title: str = "") -> str:
+def write_page_of_traces(
+    folder: Path, before: Collection[Path], output: Path, title: str = "", most_read: int | None = None
+) -> str:
     """Write the page of the traces in a directory, except those that were there before; return a summary.
 
     Raises OSError.
@@ -168,9 +173,9 @@ def write_page_of_traces(folder: Path, before: Collection[Path], output: Path, t
         except LogError as error:
             problems.append(str(error))
     if not logs:
-        return "; ".join(problems) or "torch.compile compiled nothing, or the program chose a TORCH_TRACE of its own"
+        return "; ".join(problems) or f"the traces in {folder} are gone"
     job = Job.of_logs(folder, logs, title)
-    page = write_job_page(job, output)
+    page = write_job_page(job, output, most_read)
     return f"{summary(job)}; {output}, {page.words}; the trace: {folder}"
 
 

@@ -195,9 +195,7 @@ def write_in_graph(case: Case) -> Lines | None:
 
 def _call(case: Case, node: ast.Call, template: str, parts: list[Printed]) -> Lines:
     arguments = [ast.unparse(ast.Constant(template)), *(value for part in parts for value in part.values)]
-    from compiler.torch_api.dynamo import PRINT_OPERATOR  # it imports torch, which most breaks of a log don't need
-
-    return put_code(case, node, f"{PRINT_OPERATOR}({', '.join(arguments)})")
+    return put_code(case, node, f"torch._higher_order_ops.print({', '.join(arguments)})")
 
 
 def _print_call(case: Case) -> ast.Call | None:

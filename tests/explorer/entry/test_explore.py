@@ -105,6 +105,9 @@ def test_uncompilable_object_is_refused(what: Any, message: str) -> None:
 
 def test_importing_the_package_needs_neither_torch_nor_ipython() -> None:
     heavy = {"torch", "IPython", "ipywidgets", "pandas"}
-    code = f"import sys, explorer; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
+    code = (
+        "import sys, explorer; [getattr(explorer, name) for name in explorer.__all__]; "
+        f"sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stderr == ""
