@@ -11,6 +11,7 @@
 --frontend    the page in headless Chromium: first paint, selection, groups, panning
 --memory      peak memory of the exploring process
 --recording   on a GPU: compiling while it is recorded ÷ compiling
+--watch       in `tcompile watch`: seconds from a save to the captured graph of a small function, and what changed
 --recorded    CPU seconds that recording adds to a compile for the CPU, and the stepper to capturing, in one process
 
 Cold means a fresh process with its own, empty torch caches. Compared measurements run in interleaved rounds, after a
@@ -45,6 +46,7 @@ WIDGET_BARS = {"mlp": 300_000}
 CAPTURED_BARS = {"gpt2": 6.0}
 PROVENANCE_BARS = {"gpt2": 95.0}
 RECORDING_BAR = 1.05
+WATCH_BAR = 1.0
 RECORDED_MODELS = ("mlp", "encoder", "resnet18")
 RECORDED_CASES = ("5 breaks", "30 breaks", "resnet18")
 RECORDED_BAR = 1.10
@@ -266,6 +268,13 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def watch(_: Bench) -> Iterable[Figure]:
+    say("saving a watched file")
+    seconds = tuple(measured("benchmarks.watching")["seconds"])
+    note = f"{len(seconds)} saves, at most {max(seconds):.2f} s"
+    yield Figure("small function: from save to captured", statistics.median(seconds), "s", WATCH_BAR, note=note)
+
+
 SECTIONS: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "ratio": ratio,
     "triton": triton,
@@ -276,6 +285,7 @@ SECTIONS: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "memory": memory,
     "recording": recording,
     "recorded": recorded,
+    "watch": watch,
 }
 DEFAULT_MODELS = dict.fromkeys(SECTIONS, ("mlp", "gpt2")) | {
     "provenance": ("gpt2",),

@@ -17,6 +17,7 @@ from explorer.cli_diagnose import add_diagnose
 from explorer.cli_diff import add_diff
 from explorer.cli_json import add_json, answers_alone, join_json, print_answer, prints_json
 from explorer.cli_repro import add_repro
+from explorer.cli_watch import add_watch
 from explorer.entry.file_call import (
     UsageError,
     add_call,
@@ -137,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     add_check(commands)
     add_diff(commands)
     add_repro(commands)
+    add_watch(commands)
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)

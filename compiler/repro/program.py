@@ -64,7 +64,7 @@ def to_float64(value):
         return value.detach().double().requires_grad_(value.requires_grad)
     if isinstance(value, dict):
         return {name: to_float64(each) for name, each in value.items()}
-    return type(value)(map(widened, value)) if isinstance(value, (list, tuple)) else value
+    return type(value)(map(to_float64, value)) if isinstance(value, (list, tuple)) else value
 
 
 def error_of(mine, other):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
+import torch
 import torch.fx._symbolic_trace as symbolic_trace
 from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
 
@@ -57,3 +58,13 @@ def release_guards(since: weakref.finalize[..., Any]) -> None:
 def _has_no_entry(manager: CheckFunctionManager) -> bool:
     wrapper = getattr(manager, "guard_manager", None)
     return isinstance(wrapper, DeletedGuardManagerWrapper) or (wrapper is not None and wrapper.cache_entry is None)
+
+
+def release_operators(names: Iterable[Any]) -> None:
+    """Take back the operators that these `torch.library.Library` objects registered; others are left alone.
+
+    The dispatcher holds the functions, whose globals hold the library: garbage collection frees neither.
+    """
+    for each in names:
+        if isinstance(each, torch.library.Library):
+            each._destroy()

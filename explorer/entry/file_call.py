@@ -100,7 +100,7 @@ def explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | Non
     from explorer.entry.user_code import UserError
 
     try:
-        return _explore(args, options)
+        return explore_loaded(args, options)
     except UserError as error:
         traceback.print_exception(type(error.cause), error.cause, error.trace)
         args.failed = True
@@ -116,9 +116,9 @@ def explore_strictly(args: argparse.Namespace, options: dict[str, Any]) -> Run |
 
     def explore() -> Run | None:
         try:
-            return _explore(args, options)
+            return explore_loaded(args, options)
         except UserError as error:
-            if missing := _what_is_missing(error):
+            if missing := what_is_missing(error):
                 raise UsageError(f"{args.code} {missing}") from None
             traceback.print_exception(type(error.cause), error.cause, error.trace)
             args.failed = True
@@ -132,7 +132,7 @@ def explore_strictly(args: argparse.Namespace, options: dict[str, Any]) -> Run |
         sys.dont_write_bytecode, sys.stdin = written, standard_input
 
 
-def _what_is_missing(error: UserError) -> str:
+def what_is_missing(error: UserError) -> str:
     """What the user's code needs and this machine lacks, in words; "" if it failed for another reason."""
     import torch
 
@@ -148,7 +148,7 @@ def _what_is_missing(error: UserError) -> str:
     return ""
 
 
-def _explore(args: argparse.Namespace, options: dict[str, Any]) -> Run:
+def explore_loaded(args: argparse.Namespace, options: dict[str, Any]) -> Run:
     """Explore the call that `args` describe. Raises UserError if the user's code raises."""
     from compiler.option_checks import parse_options
     from explorer.entry import user_code

@@ -26,6 +26,7 @@ from explorer.entry.options import OPTIONS, asked_options, join_values, strip_qu
 from explorer.entry.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets
 from explorer.entry.predict import PredictMagics
 from explorer.entry.session import Session
+from explorer.entry.watch_magic import WatchMagics
 from explorer.run.run import Run
 
 _CAN_NOT_AWAIT = (
@@ -241,6 +242,7 @@ def load(shell: Any) -> None:
     shell.register_magics(magics)
     shell.register_magics(KernelMagics(shell))
     shell.register_magics(PredictMagics(shell, magics))
+    shell.register_magics(WatchMagics(shell, magics))
     shell.input_transformers_post.append(magics.rewrite_call)
     inspection_html.register(shell)
 
@@ -248,8 +250,10 @@ def load(shell: Any) -> None:
 def unload(shell: Any) -> None:
     """Remove the magics from a shell."""
     inspection_html.unregister(shell)
-    for owner in (TcompileMagics, KernelMagics, PredictMagics):
+    for owner in (TcompileMagics, KernelMagics, PredictMagics, WatchMagics):
         magics = shell.magics_manager.registry.pop(owner.__name__, None)
+        if isinstance(magics, WatchMagics):
+            magics.stop()
         if isinstance(magics, TcompileMagics):
             shell.input_transformers_post.remove(magics.rewrite_call)
         for kind, names in magics.magics.items() if magics is not None else ():
