@@ -13,8 +13,9 @@ from compiler.logs.capture import failure_of
 from compiler.logs.events import Log
 from compiler.logs.graph_text import PrintedNode, parse_graph, type_attrs
 from compiler.logs.job import Job
+from compiler.logs.kernel_inference import may_compute
 from compiler.logs.links import origins_by_name, origins_by_trace
-from compiler.logs.output_code import allocations, may_compute
+from compiler.logs.output_code import allocations, kernels_of_code
 from compiler.logs.phases import phase_times
 from compiler.logs.records import record_of
 from compiler.record import Record
@@ -236,6 +237,52 @@ WRAPPER = """
 
 def test_buffers_have_the_types_that_the_wrapper_allocates() -> None:
     assert allocations(WRAPPER) == {"buf0": (24, "bool"), "buf1": (12, "bool"), "buf2": (12, "bool")}
+
+
+CAT = """\
+def forward(self, primals_1: "f32[2, 3][3, 1]cpu", primals_2: "f32[3, 3][3, 1]cpu", primals_3: "f32[3, 3][3, 1]cpu"):
+    mm: "f32[2, 3][3, 1]cpu" = torch.ops.aten.mm.default(primals_1, primals_2);  primals_2 = None
+    mm_1: "f32[2, 3][3, 1]cpu" = torch.ops.aten.mm.default(primals_1, primals_3);  primals_1 = primals_3 = None
+    cat: "f32[2, 6][6, 1]cpu" = torch.ops.aten.cat.default([mm, mm_1], 1);  mm = mm_1 = None
+    return (cat,)
+"""
+CAT_CODE = """\
+cpp_fused_0 = async_compile.cpp_pybinding(['const float*', 'float*'], \'\'\'
+extern "C" void kernel(const float* in_ptr0, float* out_ptr0)\'\'\')
+cpp_fused_cat_1 = async_compile.cpp_pybinding(['const float*', 'float*'], \'\'\'
+extern "C" void kernel(const float* in_ptr0, float* out_ptr0)\'\'\')
+def call(args):
+    primals_1, primals_2, primals_3 = args
+    buf0 = empty_strided_cpu((2, 3), (1, 2), torch.float32)
+    cpp_fused_0(primals_1, buf0)
+    buf1 = empty_strided_cpu((2, 3), (3, 1), torch.float32)
+    extern_kernels.mm(buf0, primals_3, out=buf1)
+    buf2 = empty_strided_cpu((2, 3), (3, 1), torch.float32)
+    extern_kernels.mm(primals_1, primals_2, out=buf2)
+    buf5 = empty_strided_cpu((2, 6), (6, 1), torch.float32)
+    buf3 = reinterpret_tensor(buf5, (2, 3), (6, 1), 0)  # alias
+    cpp_fused_cat_1(buf2, buf3)
+    buf4 = reinterpret_tensor(buf5, (2, 3), (6, 1), 3)  # alias
+    cpp_fused_cat_1(buf1, buf4)
+    return (buf5, )
+"""
+
+
+def test_copies_slices_and_reordered_calls_are_linked() -> None:
+    made, _ = kernels_of_code(
+        CAT_CODE, graph="0/0", half="forward", title="", post_grad=None, printed=parse_graph(CAT), logged={}
+    )
+    links = {
+        (entity.label, entity.attrs["line"]): [origin.rpartition(".")[2] for origin in entity.origins]
+        for entity in made.entities if entity.kind in ("call", "extern")
+    }  # fmt: skip
+    assert links == {
+        ("cpp_fused_0", 8): ["primals_1"],
+        ("extern_kernels.mm", 10): ["mm_1"],
+        ("extern_kernels.mm", 12): ["mm"],
+        ("cpp_fused_cat_1", 15): ["cat"],
+        ("cpp_fused_cat_1", 17): ["cat"],
+    }
 
 
 def test_page_of_a_job_imports_no_torch() -> None:
