@@ -421,7 +421,7 @@ def _with_stage(record: Record, name: str) -> Record:
     stage = name.partition("[")[0]
     made = KernelCompiler(record)
     if made.has_yet_to_make(stage):
-        return made.compile()
+        return made.make_of_kernels(stage)
     if record.of_stage(stage):
         return record
     # Imported here because findings import modules that a stored stage does not need.

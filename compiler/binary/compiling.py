@@ -18,7 +18,11 @@ from compiler.binary import assembling
 from compiler.binary.cpp_results import cpp_artifacts, cpp_facts, listing_with_loops
 from compiler.binary.cpp_sources import cpp_kernels
 from compiler.binary.jobs import Job, Output
+from compiler.binary.layouts import STAGE as LAYOUTS
+from compiler.binary.layouts import layouts_artifact
 from compiler.binary.listing import LANGUAGES
+from compiler.binary.passes import STAGE as PASSES
+from compiler.binary.passes import passes_artifact
 from compiler.binary.results import binary_artifact, machine_facts, stages_of
 from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, own_request, triton_sources
 from compiler.record import MACHINE_STAGES, Artifact, Binary, Kernel, Problem, Record
@@ -176,7 +180,8 @@ def _triton_results(
     refused = [*_refusal(sources)] if record.is_loaded else []
     yield from refused
     wrong = {result.kernel for result in refused}
-    tasks, failed = _tasks([source for source in sources if source.kernel.id not in wrong], target, config)
+    right = [source for source in sources if source.kernel.id not in wrong]
+    tasks, failed = _tasks(right, target, config, with_passes=bool({PASSES, LAYOUTS} & kept))
     yield from failed
     try:
         with closing(_outputs(tasks, workers)) as outputs:
@@ -206,7 +211,9 @@ def _refusal(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
             yield Compiled(source.kernel.id, (), None, (_problem("ttir", f"{REFUSED}: {error}", hint, source),))
 
 
-def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tuple[list[_Task], list[Compiled]]:
+def _tasks(
+    sources: Iterable[KernelSource], target: Target, config: int, *, with_passes: bool
+) -> tuple[list[_Task], list[Compiled]]:
     """Tasks to compile, and results for kernels without a valid launch configuration or source."""
     tasks, failed = [], []
     with reading_kernels(virtual_gpu(target)):
@@ -220,7 +227,8 @@ def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tupl
             except KernelSourceError as error:
                 failed.append(Compiled(source.kernel.id, (), None, (_problem("ttir", str(error), "", source),)))
             else:
-                tasks.append(_Task(source, request, _job(source, request, target)))
+                job = replace(_job(source, request, target), with_passes=with_passes)
+                tasks.append(_Task(source, request, job))
     return tasks, failed
 
 
@@ -261,6 +269,11 @@ def _result(task: _Task, output: Output, target: Target, config: int, kept: froz
         for stage in stages_of(target)
         if stage in output.texts and stage in kept
     )
+    if PASSES in kept:
+        artifacts += (passes_artifact(output, source, config, target, request.options, attrs),)
+    if LAYOUTS in kept:
+        ttgir = output.texts.get("ttgir", "")
+        artifacts += (layouts_artifact(output.layouts, ttgir, source, config, attrs),)
     problems = []
     if output.error:
         stage, reason, hint = failure(output.error, missing or stages_of(target)[-1:], target)

@@ -44,14 +44,15 @@ def binary_artifact(stage: str, text: str, source: KernelSource, config: int, at
     if header:
         linked[header] = (f"{identity}.kernel",)
     whole = Entity(f"{identity}.kernel", "kernel", kernel.name, {"line": header}, (), (kernel.id,))
-    groups = _groups(identity, source, Counter(origin.values()))
+    groups = line_groups(identity, source, Counter(origin.values()))
     return Artifact(
         identity, stage, kernel.name, language, text, kernel.graph, dict(sorted(linked.items())),
         (whole, *groups), {"kernel": kernel.id, **attrs}, kernel.half,
     )  # fmt: skip
 
 
-def _groups(identity: str, source: KernelSource, counts: Mapping[int, int]) -> tuple[Entity, ...]:
+def line_groups(identity: str, source: KernelSource, counts: Mapping[int, int]) -> tuple[Entity, ...]:
+    """An entity for each line of a kernel that an artifact has instructions of, with their number."""
     rows = source.text.split("\n")
     return tuple(
         Entity(

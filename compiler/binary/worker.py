@@ -23,12 +23,15 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compiler.binary import listing
-from compiler.binary.jobs import Job, Output, read, write
+from compiler.binary.jobs import Job, LayoutFacts, Output, read, write
+from compiler.binary.layout_facts import read_layouts
+from compiler.binary.pass_dumps import Dump, before_pipelining, changes
 
 _OF_HEURISTICS = ("triton_heuristics", "DeviceProperties", "AutotuneHint", "ReductionHint", "TileHint")
 _SCRATCH = ("global_scratch_size", "profile_scratch_size")
@@ -78,14 +81,17 @@ def compile_job(job: Job, log: _Log) -> Output:
         os.environ["TRITON_CACHE_DIR"] = folder  # Triton writes each stage there as it completes,
         os.environ["TRITON_STORE_BINARY_ONLY"] = str(int(job.to_run))  # or only the last one
         output = Output()
+        dumps: list[Dump] = []
         try:
-            kernel = _compile(job)
+            with _dump_passes(log, dumps) if job.with_passes else nullcontext():
+                kernel = _compile(job)
             if job.to_run:
                 return _binary(kernel)
             output = _facts(job, kernel, log.text())
         except Exception as error:  # noqa: BLE001 - Triton, LLVM and ptxas fail in many ways; each is a result
             output = Output(error=_message(job, error, log.text()))
-        return replace(output, **_texts(job, Path(folder), output.error))
+        output = replace(output, **_texts(job, Path(folder), output.error))
+        return _with_passes(output, dumps, job, Path(folder))
 
 
 def _compile(job: Job) -> Any:
@@ -100,6 +106,44 @@ def _compile(job: Job) -> Any:
     names = {"triton": triton, "inf": math.inf, "nan": math.nan}
     signature, constants, attributes = eval(job.arguments, names)
     return triton.compile(ASTSource(function, signature, constants, attributes), target=target, options=job.options)
+
+
+@contextmanager
+def _dump_passes(log: _Log, dumps: list[Dump]) -> Iterator[None]:
+    """Let MLIR print the code before each pass in the block, and collect what each run of passes printed."""
+    from triton._C.libtriton import ir
+
+    run = ir.pass_manager.run
+
+    def run_and_collect(manager: Any, module: Any, *name: str) -> None:
+        pipeline, after = (name[0] if name else "").removeprefix("make_"), ""
+        log.clear()
+        try:
+            run(manager, module, *name)
+            after = str(module)
+        finally:
+            dumps.append(Dump(pipeline, log.text(), after))
+
+    os.environ["MLIR_ENABLE_DUMP"] = "1"
+    ir.pass_manager.run = run_and_collect
+    try:
+        yield
+    finally:
+        ir.pass_manager.run = run
+        del os.environ["MLIR_ENABLE_DUMP"]
+
+
+def _with_passes(output: Output, dumps: list[Dump], job: Job, folder: Path) -> Output:
+    """The output with what the passes changed, and with the layouts in the TTGIR."""
+    if not dumps:
+        return output
+    found = tuple(each for dump in dumps for each in changes(dump, job.file))
+    scheduled = next((text for dump in dumps if (text := before_pipelining(dump))), "")
+    layouts: tuple[LayoutFacts, ...] = ()
+    texts = [*folder.rglob("*.ttgir")]
+    if texts:
+        layouts = read_layouts(texts[0], job)
+    return replace(output, passes=found, scheduled=scheduled, layouts=layouts)
 
 
 def _prepare(target: Any) -> None:

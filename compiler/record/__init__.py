@@ -87,7 +87,7 @@ STAGES: tuple[str, ...] = (
     "fused_ir",
     *OWN_STAGES,
     "kernels",
-    *("ttir", "ttgir", "llir"),
+    *("ttir", "passes", "layouts", "ttgir", "llir"),
     *("ptx", "sass", "amdgcn", "asm"),
     "timing",
 )

@@ -145,6 +145,22 @@ COLUMNS: Final[dict[str, Columns]] = {
 each number that its passes report, `binaries` an extra `Int64` column (`mix_load`) for each class of instructions."""
 
 ASKED: Final[dict[str, Columns]] = {
+    "passes": columns(
+        ("string", "kernel"),
+        ("Int64", "number"),
+        ("category", "pipeline"),
+        ("string", "name argument part"),
+        ("Int64", "removed added"),
+        ("boolean", "failed"),
+        ("string", "operations words id"),
+    ),
+    "layouts": columns(
+        ("string", "kernel"),
+        ("Int64", "number"),
+        ("string", "title layout shape"),
+        ("Int64", "tensors threads elements_a_thread copies"),
+        ("string", "values words problem id"),
+    ),
     "units": columns(
         ("string", "name wrapper"),
         ("Int64", "parameters bytes shard_bytes gathered gathered_again reduced"),

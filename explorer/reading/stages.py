@@ -191,6 +191,22 @@ STAGE_WORDS: dict[str, StageWords] = {
     ),
     "overlap": StageWords("Overlap", "The same step under Inductor's passes on communication.", _CODE, unit="lines"),
     "ttir": StageWords("TTIR", "Triton's intermediate representation.", _MACHINE),
+    "passes": StageWords(
+        "Passes",
+        "What each pass of Triton's changed; which loops are pipelined, and why others are not.",
+        _MACHINE,
+        frozenset({"pass"}),
+        "passes",
+        "Compile the kernels once more, pass by pass",
+    ),
+    "layouts": StageWords(
+        "Layouts",
+        "Which thread and register, or which address, holds which element of a tile.",
+        _MACHINE,
+        frozenset({"layout"}),
+        "layouts",
+        "Compile the kernels once more, and draw their layouts",
+    ),
     "ttgir": StageWords("TTGIR", "Triton's representation with GPU layouts.", _MACHINE),
     "llir": StageWords("LLVM IR", "LLVM's intermediate representation.", _MACHINE),
     "ptx": StageWords("PTX", "NVIDIA's virtual instruction set.", _MACHINE),
@@ -273,6 +289,7 @@ _KINDS = {
     "accumulate": ("leaf", "leaves"),
     "site": ("site", "sites"),
     "cause": ("cause", "causes"),
+    "pass": ("pass", "passes"),
     "outer": ("gradient passed on", "gradients passed on"),
 }
 """Kind of entity -> singular and plural; the main kinds come first."""
@@ -295,7 +312,8 @@ def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
         kinds.pop("triton", None)
         kinds.pop("cpp", None)
     if any(artifact.stage in MACHINE_STAGES for artifact in artifacts):
-        kinds = Counter(kernel=kinds["kernel"], line=sum(artifact.text.count("\n") for artifact in artifacts))
+        own = Counter({kind: kinds[kind] for kind in ("pass", "layout") if kinds[kind]})
+        kinds = own or Counter(kernel=kinds["kernel"], line=sum(each.text.count("\n") for each in artifacts))
     if not kinds:
         kinds = Counter(line=sum(artifact.text.count("\n") + 1 for artifact in artifacts if artifact.text))
     order = [*_KINDS, *(kind for kind in kinds if kind not in _KINDS)]

@@ -38,6 +38,8 @@ def _is_amd(record: Record) -> bool:
 
 
 _NO_CONFIG = "there is no configuration"
+_WITH_PASSES = ("passes", "layouts")
+"""Stages that a kernel gets when it is compiled once more, with MLIR printing the code before each pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class KernelCompiler:
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
         self._tried: set[str] = set()
-        self.makers: dict[str, Maker] = {}
+        self.makers = dict.fromkeys(_WITH_PASSES, Maker(_count_without_passes, _with_passes))
         self.known = KnownFindings()
         self.evaluate: Callable[[Mapping[str, Any]], tuple[dict[str, Any], bytes]] | None = (
             None  # a call's tape, run with other inputs
@@ -142,7 +144,11 @@ class KernelCompiler:
         return self._record
 
     def has_yet_to_make(self, stage: str) -> bool:
-        return stage in self.pending_stages()
+        return stage in self.pending_stages() or (stage in _WITH_PASSES and stage in self.makes())
+
+    def make_of_kernels(self, stage: str) -> Record:
+        """Add a stage of machine code for all kernels that lack it, and return the record. Raises UntrustedError."""
+        return self.grow(self.makers[stage].make) if stage in _WITH_PASSES else self.compile()
 
     def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
         """Compile kernels by id (by default the remaining ones), and return the new record.
@@ -223,6 +229,24 @@ class KernelCompiler:
         """Wait for the thread started by `start`."""
         if self._thread is not None:
             self._thread.join(timeout)
+
+
+def _without_passes(record: Record) -> list[str]:
+    done = {artifact.attrs["kernel"] for artifact in record.of_stage("passes")}
+    return [kernel.id for kernel in record.kernels if kernel.language == "triton" and kernel.id not in done]
+
+
+def _count_without_passes(record: Record) -> int:
+    return len(_without_passes(record))
+
+
+def _with_passes(record: Record) -> Record:
+    """Compile the kernels whose passes are not known, and add the stages of `_WITH_PASSES`."""
+    from compiler.binary import compile_record  # imports torch
+
+    record.require_trust()
+    stages = (*machine_stages(record), *_WITH_PASSES)  # all are there, and need no second compilation
+    return compile_record(record, kernels=_without_passes(record), stages=stages)
 
 
 class RecordHolder:

@@ -168,8 +168,10 @@ class RunDiff:
     def __getitem__(self, name: str) -> ArtifactDiff:
         """The diff of the artifact with this id, or of the stage's first artifact. Raises KeyError."""
         key = stage_key(name)
-        if any(side.has_yet_to_make(key.partition("[")[0]) for side in self._sides):
-            self.compile_kernels()
+        stage = key.partition("[")[0]
+        for side in self._sides:
+            if side.has_yet_to_make(stage):
+                side.make_of_kernels(stage)
         for artifact in self.artifacts:
             if key in (artifact.id, artifact.stage):
                 return artifact

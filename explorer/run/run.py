@@ -101,7 +101,7 @@ class Run(RecordHolder):
         key = stage_key(name)
         stage = key.partition("[")[0]
         if self.compiler.has_yet_to_make(stage) and all(key != artifact.id for artifact in self.record.artifacts):
-            self.compiler.compile()
+            self.compiler.make_of_kernels(stage)
         if stage == "decomposed" and self.kept:
             _ = self._levels.record
         if stage == "memory":

@@ -279,6 +279,44 @@ def decisions(record: Record) -> pd.DataFrame:
     return table
 
 
+def passes(record: Record) -> pd.DataFrame:
+    """One row per MLIR pass of Triton's that changed a kernel: lines removed and added, operations, what it does."""
+    rows = [
+        own_cells("passes", entity.attrs)
+        | {"kernel": artifact.title, "number": number, "name": entity.label, "id": entity.id}
+        for artifact in record.of_stage("passes")
+        for number, entity in enumerate((each for each in artifact.entities if each.kind == "pass"), 1)
+    ]
+    return table_of("passes", rows)
+
+
+def layouts(record: Record) -> pd.DataFrame:
+    """One row per layout of a kernel's tiles: threads, elements and copies in them, the values that have it.
+
+    `threads` and `elements_a_thread` are NA for layouts in memory; `copies` threads hold each element.
+    """
+    found = [(artifact, entity) for artifact in record.of_stage("layouts") for entity in artifact.entities]
+    return table_of("layouts", [_layout_row(artifact, entity) for artifact, entity in found])
+
+
+def _layout_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+    attrs, bases = entity.attrs, entity.attrs["bases"]
+    row = {
+        "kernel": artifact.title, "number": int(entity.id.rpartition(".T")[2]), "title": entity.label,
+        "layout": attrs["layout"], "shape": " × ".join(map(str, attrs["shape"])), "tensors": attrs["tensors"],
+        "values": "; ".join(attrs["values"]), "words": " ".join(attrs["words"]), "problem": attrs["problem"] or None,
+        "id": entity.id,
+    }  # fmt: skip
+    if "register" not in bases:
+        return row
+    around = [basis for name in ("lane", "warp", "block") for basis in bases[name]]
+    return row | {
+        "threads": 2 ** (len(bases["lane"]) + len(bases["warp"])),
+        "elements_a_thread": 2 ** sum(any(basis) for basis in bases["register"]),
+        "copies": 2 ** sum(not any(basis) for basis in around),
+    }
+
+
 def saved(record: Record) -> pd.DataFrame:
     """One row per tensor that the forward graph saves for the backward; empty if the record does not show it.
 
@@ -452,8 +490,8 @@ def buckets(record: Record) -> pd.DataFrame:
 TABLES: dict[str, Callable[[Record], pd.DataFrame]] = {
     table.__name__: table
     for table in (
-        breaks, recompiles, guards, symbols, frames, graphs, ops, decisions, saved, kernels, binaries, checks, problems,
-        steps, units, buckets, collectives, collective_lines,
+        breaks, recompiles, guards, symbols, frames, graphs, ops, decisions, saved, kernels, binaries, passes, layouts,
+        checks, problems, steps, units, buckets, collectives, collective_lines,
     )
 }  # fmt: skip
 
@@ -469,6 +507,8 @@ class Tables:
             raise AttributeError(f"there is no table {name!r}; there are: {', '.join(TABLES)}")
         if name == "binaries":
             self._run.compile_kernels()
+        if name in ("passes", "layouts") and self._run.compiler.has_yet_to_make(name):
+            self._run.compiler.make_of_kernels(name)
         return TABLES[name](self._run.record)
 
     def __dir__(self) -> list[str]:
