@@ -16,11 +16,15 @@ import sys
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from compiler.binary.alone import import_alone
 from compiler.binary.jobs import Job, LayoutFacts
+
+if TYPE_CHECKING:
+    from compiler.torch_api.triton_passes import LayoutReader
 
 _SHAPE = re.compile(r"[\w.!]*<((?:\d+x)+)")
 _NAMES = {
@@ -57,40 +61,24 @@ def main() -> None:
 
 
 def _each_layout(ttgir: Path, file: str, target: tuple[str, int | str, int], start: int) -> Iterator[LayoutFacts]:
-    from triton._C.libtriton import gluon_ir, ir
     from triton.backends.compiler import GPUTarget
-    from triton.compiler.compiler import make_backend
 
-    context = ir.context()
-    ir.load_dialects(context)
-    make_backend(GPUTarget(*target)).load_dialects(context)
-    module = ir.parse_mlir_module(str(ttgir), context)
-    builder = gluon_ir.GluonOpBuilder(context)
-    values: dict[str, list[Any]] = {}
-
-    def see(operation: Any) -> None:
-        for index in range(operation.get_num_results()):
-            value = operation.get_result(index)
-            if "#" in (kind := str(value.get_type())):
-                values.setdefault(kind, []).append(value)
-
-    module.walk(see)
-    for kind, each in [*values.items()][start:]:
-        yield _facts(kind, each, builder, _value_names(each, file))
+    reader = import_alone("triton_passes").LayoutReader(GPUTarget(*target))
+    for kind, values in [*reader.values(ttgir).items()][start:]:
+        yield _facts(kind, values, reader, _value_names(values, file))
 
 
-def _facts(kind: str, values: list[Any], builder: Any, names: tuple[str, ...]) -> LayoutFacts:
+def _facts(kind: str, values: list[Any], reader: LayoutReader, names: tuple[str, ...]) -> LayoutFacts:
     whole = _SHAPE.match(kind)
     shape = tuple(map(int, whole[1][:-1].split("x"))) if whole else ()
     try:
-        read = "get_gluon_layout_from_tensor" if kind.startswith("tensor<") else "get_gluon_layout_from_memdesc"
-        layout = getattr(builder, read)(values[0])
+        layout = reader.layout(values[0])
         covered = shape[len(shape) - _rank(layout) :]
         if prod(covered) == 1:
             return LayoutFacts(kind, covered, {}, len(values), names, "it is a single element")
         if any(size & (size - 1) for size in covered):
             raise ValueError(f"a linear layout covers powers of two, not {' × '.join(map(str, covered))}")
-        bases = _bases(builder.to_linear_layout(layout._to_ir(builder), list(covered)))
+        bases = bases_of(reader.linear(layout, list(covered)))
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError, AssertionError) as error:
         return LayoutFacts(kind, shape, {}, len(values), names, f"{type(error).__name__}: {error}")
     return LayoutFacts(kind, covered, bases, len(values), names)
@@ -103,7 +91,8 @@ def _rank(layout: Any) -> int:
     return len(layout.order) if hasattr(layout, "order") else len(layout.block)
 
 
-def _bases(linear: Any) -> dict[str, list[list[int]]]:
+def bases_of(linear: Any) -> dict[str, list[list[int]]]:
+    """The bases of a linear layout of Gluon's, by name. Raises ValueError if there are none."""
     found = {name: getattr(linear, attribute) for name, attribute in _NAMES.items() if hasattr(linear, attribute)}
     if not found:
         raise ValueError(f"Triton gives {type(linear).__name__} for it")

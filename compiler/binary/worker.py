@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.binary import listing
+from compiler.binary.alone import import_alone
 from compiler.binary.jobs import Job, LayoutFacts, Output, read, write
 from compiler.binary.layout_facts import read_layouts
 from compiler.binary.pass_dumps import Dump, before_pipelining, changes
@@ -111,26 +112,9 @@ def _compile(job: Job) -> Any:
 @contextmanager
 def _dump_passes(log: _Log, dumps: list[Dump]) -> Iterator[None]:
     """Let MLIR print the code before each pass in the block, and collect what each run of passes printed."""
-    from triton._C.libtriton import ir
-
-    run = ir.pass_manager.run
-
-    def run_and_collect(manager: Any, module: Any, *name: str) -> None:
-        pipeline, after = (name[0] if name else "").removeprefix("make_"), ""
-        log.clear()
-        try:
-            run(manager, module, *name)
-            after = str(module)
-        finally:
-            dumps.append(Dump(pipeline, log.text(), after))
-
-    os.environ["MLIR_ENABLE_DUMP"] = "1"
-    ir.pass_manager.run = run_and_collect
-    try:
+    watch_passes = import_alone("triton_passes").watch_passes
+    with watch_passes(log.clear, lambda pipeline, after: dumps.append(Dump(pipeline, log.text(), after))):
         yield
-    finally:
-        ir.pass_manager.run = run
-        del os.environ["MLIR_ENABLE_DUMP"]
 
 
 def _with_passes(output: Output, dumps: list[Dump], job: Job, folder: Path) -> Output:

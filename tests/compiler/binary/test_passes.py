@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from compiler.binary import compile_record
+from compiler.binary.layout_facts import bases_of
 from compiler.binary.layouts import Group, describe, grid_rows, locate
 from compiler.binary.pass_dumps import Dump, changes
 from compiler.binary.pipelining import loop_words, warp_words
@@ -110,20 +111,14 @@ def test_renamed_values_are_no_change() -> None:
 @pytest.fixture(scope="module")
 def linear() -> Any:
     """A function from one of Triton's layouts and a shape to the layout's bases."""
-    from triton._C.libtriton import gluon_ir, ir
     from triton.backends.compiler import GPUTarget
-    from triton.compiler.compiler import make_backend
 
-    if not hasattr(gluon_ir, "get_layout_view"):
+    from compiler.torch_api.triton_passes import LayoutReader, draws_layouts
+
+    if not draws_layouts():
         pytest.skip("this Triton does not draw layouts itself")
-    from compiler.binary.layout_facts import _bases
-
-    context = ir.context()
-    ir.load_dialects(context)
-    make_backend(GPUTarget("cuda", 90, 32)).load_dialects(context)
-    builder = gluon_ir.GluonOpBuilder(context)
-    kept = builder, context  # the builder does not keep its context alive
-    return lambda layout, shape: _bases(kept[0].to_linear_layout(layout._to_ir(kept[0]), shape))
+    reader = LayoutReader(GPUTarget("cuda", 90, 32))
+    return lambda layout, shape: bases_of(reader.linear(layout, shape))
 
 
 def distributed() -> list[tuple[Any, list[int]]]:
