@@ -245,7 +245,8 @@ class Log:
         try:
             values = msgspec.json.decode(text[head.end() : end])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            problem = LogProblem(self.names[part], start, f"an event's JSON is damaged: {error}")
+            why = str(error).partition(" (byte ")[0]
+            problem = LogProblem(self.names[part], start, f"an event's JSON is damaged, and left out: {why}")
             if problem not in self.problems:
                 self.problems.append(problem)
             return None
@@ -299,6 +300,18 @@ def _next_head(text: Text, place: int) -> re.Match[bytes] | None:
     return None
 
 
+def _end_of_payload(text: Text, place: int) -> int:
+    """The end of the last line from here that begins with a tab, searched in pieces that are not kept in memory."""
+    while place < len(text):
+        after = _END_OF_PAYLOAD.search(text, place, place + _PAGES_KEPT)
+        if after is not None and after.start() < place + _PAGES_KEPT - 1:
+            return after.start()
+        place += _PAGES_KEPT - 1  # the last byte may be a line's end before a tab: it is the next piece's first
+        if isinstance(text, mmap):
+            give_back(text)
+    return len(text)
+
+
 def give_back(text: mmap) -> None:
     """Let the system take back the memory of a mapped file; it is read again when it is needed."""
     if _FREE is not None:
@@ -331,8 +344,7 @@ class _Index:
         while (head := _next_head(text, place)) is not None:
             line_end = text.find(b"\n", head.end(), head.end() + _LONGEST_HEAD)
             line_end = min(head.end() + _LONGEST_HEAD, len(text)) if line_end < 0 else line_end
-            after = _END_OF_PAYLOAD.search(text, line_end)
-            end = after.start() if after is not None else len(text)
+            end = _end_of_payload(text, line_end)
             named = _KIND.match(text, head.end())
             kind = named.group(1).decode() if named is not None else ""
             self.of_kind.append(self.kinds.setdefault(kind, len(self.kinds)))

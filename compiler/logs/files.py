@@ -24,6 +24,9 @@ from compiler.record.plain_text import pluralize
 
 MOST_UNPACKED = 2**30
 """Maximum bytes of an archive's members together, unpacked."""
+MOST_PACKED = 200
+"""Maximum size of an unpacked log ÷ that of its archive; logs have 5 to 30."""
+_PIECE = 2**18
 MOST_FILES = 10_000
 DEEPEST = 5
 """Maximum depth of the directories in which logs are looked for."""
@@ -32,6 +35,7 @@ SMALL_FILE = 16 * 2**20
 MOST_SPLIT = 256 * 2**20
 """Maximum bytes of a file whose lines are sorted by rank, which needs a copy of it."""
 
+_SEARCHED = f" (its first {SMALL_FILE / 1e6:.0f} MB were searched)"
 _LOG_NAME = re.compile(r"(.*\.log)(?:[._-](\d+|\d{4}[-\d]*))?(\.gz)?$|(dedicated_log_torch_trace\S*?)(?:\.(\d+))?$")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank_?(\d{1,6})(?!\d)", re.IGNORECASE)
 _RANK_IN_EVENT = re.compile(rb'"rank": (\d{1,6})[,}]')
@@ -66,7 +70,10 @@ def read_logs(path: str | Path) -> tuple[Log, ...]:
     if path.is_dir():
         _read_directory(path, found)
     else:
-        _add_content(path.name, _content(path), found)
+        try:
+            _add_content(path.name, _content(path), found)
+        except LogError as error:
+            raise LogError(f"{path.name}: {error}") from None
     named = path.name or str(path)
     if not found.texts:
         raise LogError(_no_log_message(named, found.problems))
@@ -140,7 +147,7 @@ def _add_content(name: str, text: Text, found: _Found) -> None:
     if start[:4] == b"PK\x03\x04":
         _add_zip(name, text, found)
     elif start[:2] == b"\x1f\x8b":
-        unpacked = _gunzip(name, text)
+        unpacked = _gunzip(text)
         if _is_tar(unpacked[:512]):
             _add_tar(unpacked, found)
         else:
@@ -148,7 +155,7 @@ def _add_content(name: str, text: Text, found: _Found) -> None:
     elif _is_tar(start):
         _add_tar(text, found)
     elif len(text) > SMALL_FILE and _FIRST_EVENT.search(text, 0, SMALL_FILE) is None:
-        found.leave_out(name, f"{_what_it_is(text)} (its first {SMALL_FILE / 1e6:.0f} MB were searched)")
+        found.leave_out(name, f"{_what_it_is(text)}{_SEARCHED}")
     else:
         found.texts[name] = text
 
@@ -157,23 +164,56 @@ def _is_tar(start: bytes) -> bool:
     return start[257:262] == b"ustar"
 
 
-def _gunzip(name: str, text: Text) -> bytes:
+class _Unpacked:
+    """Unpacked bytes, with bounds. What can't be a log is given up early: a small archive may hold terabytes."""
+
+    def __init__(self, packed: int, most: int) -> None:
+        self._packed, self._most = packed, most
+        self._stream = io.BytesIO()
+
+    @property
+    def left(self) -> int:
+        """The number of bytes that may follow, and one more, which is too many."""
+        return self._most - self._stream.tell() + 1
+
+    def add(self, part: bytes) -> None:
+        """Add the next bytes. Raises LogError if they are too many, or too well packed to be a log."""
+        size = self._stream.tell() + len(part)
+        if size > self._most:
+            raise LogError(f"unpacked, it has more than {MOST_UNPACKED / 1e6:,.0f} MB")
+        was_small = self._stream.tell() <= SMALL_FILE
+        self._stream.write(part)
+        if was_small and size > SMALL_FILE:
+            self._check_start()
+        if size > SMALL_FILE and size > MOST_PACKED * self._packed:
+            raise LogError(f"it is packed more than {MOST_PACKED} times, as no log is: it is not read")
+
+    def _check_start(self) -> None:
+        with self._stream.getbuffer() as content:
+            start = bytes(content[:4096])
+            has_event = _is_tar(start) or _FIRST_EVENT.search(content) is not None
+        if not has_event:
+            raise LogError(f"{_what_it_is(start)}{_SEARCHED}")
+
+    def content(self) -> bytes:
+        return self._stream.getvalue()
+
+
+def _gunzip(text: Text) -> bytes:
     """Unpack gzip data. A damaged or truncated file is read as far as it goes. Raises LogError if it is too large."""
     unpacker = zlib.decompressobj(wbits=31)
-    parts: list[bytes] = []
-    size = 0
-    for start in range(0, len(text), 2**20):
+    unpacked = _Unpacked(len(text), MOST_UNPACKED)
+    for start in range(0, len(text), _PIECE):
+        packed = text[start : start + _PIECE]
         try:
-            part = unpacker.decompress(text[start : start + 2**20], MOST_UNPACKED - size + 1)
+            while packed:
+                unpacked.add(unpacker.decompress(packed, _PIECE))
+                packed = unpacker.unconsumed_tail
         except zlib.error as error:
-            if not parts:
+            if not unpacked.content():
                 raise LogError(f"it is a damaged gzip file: {error}") from None
             break
-        parts.append(part)
-        size += len(part)
-        if size > MOST_UNPACKED:
-            raise LogError(f"unpacked, {name} has more than {MOST_UNPACKED / 1e6:,.0f} MB")
-    return b"".join(parts)
+    return unpacked.content()
 
 
 def _add_tar(text: Text, found: _Found) -> None:
@@ -201,11 +241,15 @@ def _add_zip(name: str, text: Text, found: _Found) -> None:
             for count, member in enumerate(archive.infolist()):
                 if member.is_dir() or not _is_wanted(member.filename, count, found):
                     continue
-                with archive.open(member) as stream:
-                    content = stream.read(left + 1)  # the size that the archive claims may be wrong
-                if len(content) > left:
-                    found.leave_out(member.filename, f"the archive has more than {MOST_UNPACKED / 1e6:,.0f} MB")
+                unpacked = _Unpacked(len(text), left)  # the sizes that the archive claims may be wrong
+                try:
+                    with archive.open(member) as stream:
+                        while part := stream.read(min(_PIECE, unpacked.left)):
+                            unpacked.add(part)
+                except LogError as error:
+                    found.leave_out(member.filename, str(error))
                     continue
+                content = unpacked.content()
                 left -= len(content)
                 _add_member(member.filename, content, found)
     except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
@@ -224,7 +268,7 @@ def _add_member(name: str, content: bytes, found: _Found) -> None:
         found.texts[name] = content
         return
     try:
-        found.texts[name.removesuffix(".gz")] = _gunzip(name, content)
+        found.texts[name.removesuffix(".gz")] = _gunzip(content)
     except LogError as error:
         found.leave_out(name, str(error))
 

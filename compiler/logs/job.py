@@ -129,6 +129,14 @@ class Job:
         return tuple(dict.fromkeys((*self.left_out, *of_logs)))
 
     @property
+    def problem_words(self) -> tuple[str, ...]:
+        """The problems that are known after the compilations were read, equal ones of a file as one sentence."""
+        for rank in self.ranks.values():
+            _ = rank.compilations
+        counts = Counter(f"{problem.file}: {problem.reason}" for problem in self.problems)
+        return tuple(f"{words} ({count:,} times)" if count > 1 else words for words, count in counts.items())
+
+    @property
     def unknown(self) -> Counter[str]:
         """The number of events of each kind that tcompile doesn't know."""
         counts: Counter[str] = Counter()

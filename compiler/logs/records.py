@@ -19,7 +19,7 @@ from compiler.logs.capture import (
     with_followers,
 )
 from compiler.logs.collectives import collectives_of
-from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, LogProblem, read_object
+from compiler.logs.events import CACHE_EVENT, CompileId, Event, Log, read_object
 from compiler.logs.exports import FAILED, ExportIds, ends_export, graph_of_program, is_of_export
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
 from compiler.logs.guard_text import telling_reason
@@ -195,6 +195,7 @@ class _Reader:
         self.functions = functions
         self.book = LoggedSources()
         self.printed: dict[str, PrintedGraph] = {}
+        self.damaged: dict[str, None] = {}
         self.nodes: dict[str, int] = {}
         self.returned: dict[str, list[int]] = {}
         self.pre_grad: dict[str, list[str]] = {}
@@ -249,8 +250,12 @@ class _Reader:
                 f"a log has no source files, and these are not here or have changed: {shown}; logged lines are shown"
             )
             self.builder.problem(Problem("source", words, "open the log where the program's files are"))
+        if self.damaged:
+            words = f"the content of these events is not what was written (checksum): {', '.join(self.damaged)}"
+            self.builder.problem(Problem("captured", f"{self.log.names[0]}: {words}"))
         for problem in self.log.problems:
-            self.builder.problem(Problem("captured", f"{problem.file}, byte {problem.at}: {problem.reason}"))
+            at = f", byte {problem.at}" if problem.at else ""
+            self.builder.problem(Problem("captured", f"{problem.file}{at}: {problem.reason}"))
 
     def _frame(self, each: _Compiled) -> Frame:
         function = self.functions[each.id]
@@ -375,16 +380,11 @@ class _Reader:
         return max((len(inputs & own) - len(inputs ^ own) / 2 for own in names), default=-1e9)
 
     def _payload(self, event: Event) -> str:
-        """The payload; a wrong checksum is a problem of the log."""
+        """The payload; the names of events with a wrong checksum are kept."""
         text = event.payload
         wanted = event.all_fields.get("has_payload")
         if isinstance(wanted, str) and md5(text.encode(), usedforsecurity=False).hexdigest() != wanted:
-            why = "is not what was written: its checksum differs" if text else "is missing"
-            problem = LogProblem(
-                self.log.names[0], 0, f"the content of {event.kind} {event.name or event.compile_id} {why}"
-            )
-            if problem not in self.log.problems:
-                self.log.problems.append(problem)
+            self.damaged.setdefault(event.name or event.kind)
         return text
 
     def _half_of_graph(self, printed: PrintedGraph, graph: str) -> GraphHalf:

@@ -115,6 +115,13 @@ def test_large_members_of_archives_are_left_out(tmp_path: Path, monkeypatch: pyt
     for name in ("a.log.gz", "b.zip"):
         with pytest.raises(LogError, match="more than 0 MB"):
             read_logs(tmp_path / name)
+    monkeypatch.setattr(files, "MOST_UNPACKED", 2**30)
+    monkeypatch.setattr(files, "SMALL_FILE", 2**18)
+    with pytest.raises(LogError, match="no event of a structured trace"):
+        read_logs(tmp_path / "b.zip")
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(event(0) + bomb))
+    with pytest.raises(LogError, match="packed more than 200 times"):
+        read_logs(tmp_path / "a.log.gz")
 
 
 def test_rank_of_the_events_wins_over_the_name(tmp_path: Path) -> None:

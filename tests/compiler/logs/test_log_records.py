@@ -209,8 +209,9 @@ def test_wrong_checksum_is_a_problem() -> None:
         fields = f'{{"dynamo_output_graph": {{}}, "frame_id": 0, "frame_compile_id": 0, "has_payload": "{checksum}"}}'
         payload = b"".join(b"\t" + line + b"\n" for line in text.encode().split(b"\n"))
         log = Log(("a.log",), (head + fields.encode() + b"\n" + payload,))
-        assert record_of(log)["captured[0/0]"].entity("gelu").attrs["line"] == 3
-        assert sum("checksum" in problem.reason for problem in log.problems) == count
+        found = record_of(log)
+        assert found["captured[0/0]"].entity("gelu").attrs["line"] == 3
+        assert sum("checksum" in problem.reason for problem in found.problems) == count
 
 
 @pytest.mark.parametrize(
