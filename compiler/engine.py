@@ -39,6 +39,7 @@ from compiler.recorder import Recorder, tensors_device
 from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds, destination
+from compiler.timing.one_process import NOT_SENT, OTHER_RANKS
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.async_tp import allow_async_tp
 from compiler.torch_api.collectives import count_ranks, is_simulated
@@ -71,21 +72,6 @@ SHARDED = Problem(
     "this rank instead; the call's results on this rank were compared with eager's, without gradients of FSDP's "
     "parameters, which its hooks reduce",
     "to check each stage, explore the model before it is sharded",
-)
-
-NOT_SENT = Problem(
-    "timing",
-    "nothing was checked or timed: the process group is simulated, so collectives move nothing, and their results and "
-    "times would be wrong",
-    "the other stages are exact; for --check, start the script with torchrun, which has a group that sends; for times, "
-    "profile the job itself and open the trace with tcompile.load_profile",
-)
-
-OTHER_RANKS = Problem(
-    "timing",
-    "the call was not timed: each rank repeats it as often as its own times ask for, so the ranks' collectives would "
-    "not match",
-    "profile the job with torch.profiler, and open a rank's trace with tcompile.load_profile",
 )
 
 ON_META = Problem("timing", NO_VALUES, f"the generated code is there; {GIVE_VALUES}")

@@ -26,6 +26,7 @@ from compiler.record.measure_facts import Trial, What
 from compiler.record.options import Options
 from compiler.targets import is_virtual
 from compiler.timing.candidates import Spec
+from compiler.timing.one_process import check_one_process
 from compiler.timing.rounds import calls_a_round, clock_for, warm_up
 from compiler.timing.spread import Spread
 from compiler.timing.work import job, mark_steps, work
@@ -69,11 +70,12 @@ class _Side:
 def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = None) -> Trial:
     """Apply a change to the call of a record and measure its effect.
 
-    Raises ValueError for advice without an applicable change, CannotApplyError if the change can't be made to this call
-    or the call then fails, CannotCopyError if the call can't be copied.
+    Raises ValueError for advice without an applicable change, OptionError in a job of ranks, CannotApplyError if the
+    change can't be made to this call or the call then fails, CannotCopyError if the call can't be copied.
     """
     if advice.change is None or not advice.change.can_be_tried:
         raise ValueError(f"there is nothing to try: {advice.title!r} is to be done by hand")
+    check_one_process(call)
     of = advice.gain.of if advice.gain is not None else "call"
     later = call.later if advice.rule == "recompile" else ()
     is_elsewhere = of == "call" and is_virtual(record.target)  # the gain was expected on a GPU that is not present

@@ -27,6 +27,7 @@ from compiler.record.options import OptionError, Options
 from compiler.timing import noise
 from compiler.timing.candidates import EAGER, OURS, Asked, Spec, specs
 from compiler.timing.cold import ColdCompiler, FirstCall
+from compiler.timing.one_process import check_one_process
 from compiler.timing.resource_use import Pool, graph_pool_bytes, with_note, with_resource_use
 from compiler.timing.rounds import GpuClock, calls_a_round, clock_for, turns, warm_up
 from compiler.timing.spread import Spread
@@ -93,9 +94,10 @@ class Measured:
 def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) -> Measured:
     """Time the candidates for a call. A KeyboardInterrupt ends the measurement and keeps finished results.
 
-    Raises OptionError for an invalid plan (such as an unknown candidate, or a missing backward),
+    Raises OptionError for an invalid plan (such as an unknown candidate, or a missing backward) and in a job of ranks,
     CannotCopyError if the call can't be copied, and any exception of the call in eager mode.
     """
+    check_one_process(call)
     if plan.rounds is not None and plan.rounds < 1:
         raise OptionError(f"rounds={plan.rounds!r}: at least 1.")
     optimizer = optimizer_named(plan.optimizer)

@@ -14,6 +14,7 @@ from compiler.calls.explored import ExploreAgain, Explored, cannot_repeat
 from compiler.record import KernelTime, LineTime, Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.options import Options
+from compiler.timing.one_process import check_one_process
 from compiler.timing.profile import Profile, kernel_and_line_times
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
@@ -61,8 +62,9 @@ def profile_again(
     """Explore a fresh copy of the call, with its code built and without CUDA graphs, and profile it.
 
     Times are matched to the record's kernels. Without the target GPU no kernel matches, because C++ code runs instead.
-    Raises CannotCopyError, and any exception of the call.
+    Raises OptionError in a job of ranks, CannotCopyError, and any exception of the call.
     """
+    check_one_process(call)
     fresh = copy_call(call)
     step = optimizer(fresh.parameters()).step if optimizer is not None else None
     found: list[Profile] = []

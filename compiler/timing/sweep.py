@@ -19,6 +19,7 @@ from compiler.calls.call import Call
 from compiler.calls.copies import Copy, copy_call
 from compiler.record.options import OptionError, Options
 from compiler.timing.candidate_times import Measured, Plan, Progress, Tell, measure
+from compiler.timing.one_process import check_one_process
 from compiler.torch_api.fx import dtype_name
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
@@ -54,8 +55,9 @@ class Point:
 def sweep_call(call: Call, options: Options, plan: Plan, axes: Axes, tell: Tell | None = None) -> Iterator[Point]:
     """Measure each point and yield it. An interrupt ends the sweep, and the current point has partial results.
 
-    Raises OptionError for invalid axes before anything is measured.
+    Raises OptionError for invalid axes, and in a job of ranks, before anything is measured.
     """
+    check_one_process(call)
     changed = scaled_dims(call, axes)
     points = axes.points()
     for number, (size, dtype) in enumerate(points, 1):

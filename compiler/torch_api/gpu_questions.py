@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo.device_interface as device_interface
+import torch._inductor.comm_analysis as comm_analysis
+import torch._inductor.utils as inductor_utils
 import torch._prims_common as prims_common
 import torch._subclasses.fake_tensor as fake_tensor
 import torch._utils_internal as utils_internal
@@ -38,10 +40,11 @@ CACHED: tuple[str, ...] = (
     "torch._inductor.codegen.cuda.cuda_env:get_cuda_arch",
     "torch._inductor.codegen.cuda.cuda_env:get_cuda_version",
     "torch._inductor.codegen.cuda.cuda_env:is_datacenter_blackwell_arch",
-    "torch._inductor.comm_analysis:_has_nvlink",
     "torch._inductor.comm_analysis:get_gpu_type",
     "torch._inductor.kernel.mm:_is_sm7x_or_older_gpu",
     "torch._inductor.runtime.hints:DeviceProperties.create",
+    "torch._inductor.utils:_get_device_dram_gbps",
+    "torch._inductor.utils:_get_device_tflops",
     "torch._inductor.utils:_rocm_native_device_arch_name",
     "torch._inductor.utils:get_backend_num_stages",
     "torch._inductor.utils:get_device_tflops",
@@ -72,9 +75,13 @@ def answers(
     # Otherwise torch.tensor() and the first fake tensor would create a real tensor on the GPU.
     yield Place(FakeTensorMode, "avoid_device_init"), property(lambda _mode: True)
     yield Place(fake_tensor, "init_gpu_context"), lambda _device: None
-    yield Place(utils_internal, "max_clock_rate"), lambda: max_clock_rate
+    yield Place(utils_internal, "max_clock_rate"), lambda *_device: max_clock_rate
     yield Place(device_interface, "caching_worker_device_properties"), {"cuda": [properties]}
     yield Place(device_interface, "caching_worker_current_devices"), {"cuda": 0}
+    if hasattr(inductor_utils, "_current_accelerator_device"):  # since torch 2.15
+        yield Place(inductor_utils, "_current_accelerator_device"), lambda: torch.device("cuda", 0)
+    if hasattr(comm_analysis, "_has_nvlink"):  # as in `collective_time`; else it would ask this machine
+        yield Place(comm_analysis, "_has_nvlink"), lambda: True
 
 
 def generator_functions() -> Iterator[Place]:

@@ -21,9 +21,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from compiler.engine import NOT_SENT, explore
+from compiler.engine import explore
 from compiler.record import RankPlace, Record
 from compiler.record.options import Options
+from compiler.timing.one_process import NOT_SENT
 from compiler.torch_api.pipelines import pipeline_schedules
 from explorer.findings import findings
 from explorer.findings.pipeline import most_in_flight, timed_steps

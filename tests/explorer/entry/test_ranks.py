@@ -84,6 +84,9 @@ def test_a_script_for_gpus_is_explored_as_some_of_its_ranks(trained: Run) -> Non
     assert "not simulated: ranks 1, 2, 5, 6" in str(trained.ranks)
     assert "torch.save did not write no_such_folder/model.pt" in str(trained)
     assert list(trained.ranks.table["known"][:3]) == ["simulated", "like rank 0", "like rank 0"]
+    for measure in (trained.timing.measure, trained.timing.profile, lambda: trained.timing.sweep(batch=[2, 4])):
+        with pytest.raises(OptionError, match="the process group is simulated"):
+            measure()
 
 
 def test_shared_graphs_are_those_of_a_rank_alone(trained: Run) -> None:
