@@ -34,6 +34,7 @@ from compiler.distributed.shared_graphs import SharedGraphs
 from compiler.process.environment import environment
 from compiler.record import MACHINE_STAGES, Check, Problem, Record
 from compiler.record.builder import Builder, Event, Listener
+from compiler.record.distributed_facts import PipelineSchedule
 from compiler.record.options import OptionError, Options
 from compiler.recorder import Recorder, tensors_device
 from compiler.stopwatch import untimed_observer
@@ -170,11 +171,7 @@ class Exploration:
         self._recorder.hooks.stop()
         with self._stack, _grad_mode(self.options.grad):
             if kind is None:
-                if self._calls:
-                    call = self._calls[0]
-                    made = SimulatedGroup.active.schedules if SimulatedGroup.active is not None else []
-                    values = [*tree_leaves((call.args, call.kwargs)), *made]
-                    self._builder.pipelines.extend(pipeline_schedules(call.fn, values))
+                self._builder.pipelines.extend(self._pipelines())
                 self._mark_first_call_breaks()
                 self._measure()
         if not self.has_graphs and all(problem.stage != "captured" for problem in self._builder.problems):
@@ -187,6 +184,14 @@ class Exploration:
                 self._add_what_is_asked()
         finally:
             self._builder.finish()
+
+    def _pipelines(self) -> list[PipelineSchedule]:
+        """The schedules that the first call reaches, and those that a simulated rank made."""
+        made = SimulatedGroup.active.schedules if SimulatedGroup.active is not None else []
+        if not self._calls:
+            return pipeline_schedules(None, made)
+        call = self._calls[0]
+        return pipeline_schedules(call.fn, [*tree_leaves((call.args, call.kwargs)), *made])
 
     def _time(self) -> None:
         """Time the candidates for the first call, if `time` is set. Results so far are kept after an interrupt."""

@@ -11,10 +11,9 @@ WRAPPERS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (
         re.compile(r"skipping FSDP hooks|FSDPState|/_fully_shard/"),
         "{code} runs hooks of FSDP, which gather and reduce parameters, and stay out of graphs by design.",
-        "Nothing has to change: with fully_shard, one graph for each wrapped module of your own class is what to expect; "
-        "a bare module of torch.nn, such as Sequential, is not compiled. For no break at all, compile each block, and "
-        "not the whole model, before it is wrapped: block = torch.compile(block, fullgraph=True), then "
-        "fully_shard(block).",
+        "Nothing has to change: with fully_shard, one graph for each wrapped module is what to expect. A bare module "
+        "of torch.nn, such as Sequential, is not compiled. For no break at all, compile each block, and not the whole "
+        "model, before it is wrapped: block = torch.compile(block, fullgraph=True), then fully_shard(block).",
     ),
     (
         re.compile(r"/distributed/fsdp/"),

@@ -31,7 +31,8 @@ class SimulatedGroup:
     """One rank of a simulated job. `groups` is torch.distributed's state, kept while the job is not active.
 
     `meshes` are the device meshes that were made in the job, in order, and `schedules` its pipelines' schedules.
-    `unsaved` are the paths that the program gave to torch.save; nothing is written there.
+    `left_out` has the functions of torch that write and read checkpoints, each with a path that the program gave to it;
+    they do nothing.
     """
 
     world: int
@@ -39,7 +40,7 @@ class SimulatedGroup:
     node_size: int = GPUS_A_NODE
     meshes: list[Any] = field(default_factory=list)
     schedules: list[Any] = field(default_factory=list)
-    unsaved: list[str] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
     groups: Any = None
     active: ClassVar[SimulatedGroup | None] = None
     """The rank that this process simulates now."""
@@ -66,8 +67,9 @@ class SimulatedGroup:
             stack.enter_context(process_groups.answer_setup(self._initialize, _destroy))
             stack.enter_context(process_groups.note_meshes(self._note_mesh))
             stack.enter_context(process_groups.make_own_chunks())
+            stack.enter_context(process_groups.refuse_objects(self._unsent_object))
             stack.enter_context(copy_own_parts())
-            stack.enter_context(discard_saved(self.unsaved.append))
+            stack.enter_context(discard_saved(lambda *call: self.left_out.append(call)))
             stack.enter_context(run_spawned_function(self.rank, self.world, self.local_size))
             stack.enter_context(decide_without_other_stages())
             stack.enter_context(note_schedules(self.schedules.append))
@@ -91,10 +93,16 @@ class SimulatedGroup:
 
     def problems(self) -> Iterator[Problem]:
         """What the job left out of the program."""
-        if self.unsaved:
-            paths = ", ".join(dict.fromkeys(self.unsaved))
-            words = f"torch.save did not write {paths}: its values would be those of a simulated rank"
-            yield Problem("captured", words, "save to an open file object to have the file anyway")
+        for function in dict.fromkeys(name for name, _ in self.left_out):
+            paths = ", ".join(dict.fromkeys(path for name, path in self.left_out if name == function))
+            if function.endswith("load"):
+                words, hint = (
+                    f"{function} did not read {paths}",
+                    "the state is as the program made it",
+                )
+            else:
+                words, hint = f"{function} did not write {paths}", "other files that the program writes are there"
+            yield Problem("captured", f"{words}: values of a simulated rank are wrong", hint)
 
     @property
     def local_size(self) -> int:
@@ -140,6 +148,14 @@ class SimulatedGroup:
                     f"init_process_group({name}={given}), but {name} {known} is simulated (--{option} {known}): write "
                     f'init_process_group("nccl"), which reads RANK and WORLD_SIZE, or --{option} {given}'
                 )
+
+    def _unsent_object(self) -> OptionError:
+        """The error of a call that waits for another rank's object."""
+        return OptionError(
+            f"rank {self.rank} is simulated, and gets no objects: what another rank sends with scatter_object_list, "
+            "send_object_list or the like is not known. Explore the rank that sends it (--rank 0), or leave out the "
+            'call where torch.distributed.get_backend() is "fake"'
+        )
 
     def _explain(self, error: Exception) -> None:
         """Add to the message of an error, or of its `cause` if it wraps one, what it means in a simulated job."""

@@ -13,12 +13,13 @@ from torch.fx import GraphModule
 from compiler.capture.breaks import span_of
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry, arguments_of, first_forward, results_of
-from compiler.record import BucketPlan, Collective, Span, Unit
+from compiler.record import BucketPlan, Collective, Problem, Span, Unit
 from compiler.record.builder import Builder
 from compiler.torch_api.collectives import is_initialized
 from compiler.torch_api.ddp_buckets import Bucket, bucket_plans, parameter_paths
 from compiler.torch_api.patching import Function
-from compiler.torch_api.sharded_weights import Buckets, active_buckets, observe_units
+from compiler.torch_api.pipelines import RunningStep
+from compiler.torch_api.sharded_weights import Buckets, active_buckets, observe_units, parameters_without_gradient
 
 if TYPE_CHECKING:  # these import torch's FSDP, which takes long, and is not in all builds
     from compiler.torch_api.fsdp_units import FsdpUnit
@@ -32,9 +33,10 @@ _MOST_LINES = 4
 
 @dataclass
 class HookLog:
-    """Collects calls of collectives, FSDP's gathers and runs of graphs in each call of the explored function.
+    """Collects calls of collectives, FSDP's gathers and runs of graphs in each step.
 
-    `buckets` are those of a DistributedDataParallel model, once it was called.
+    A step is a call of the explored function. That of a pipeline's schedule, which calls it for each microbatch, is one
+    step, with a negative number. `buckets` are those of a DistributedDataParallel model, once it was called.
     """
 
     builder: Builder
@@ -44,6 +46,8 @@ class HookLog:
     units: dict[str, Unit] = field(default_factory=dict)
     plans: list[BucketPlan] = field(default_factory=list)
     buckets: Buckets | None = None
+    _ddp: Any = None
+    _pipeline: RunningStep = field(default_factory=RunningStep)
     _watch: HookWatch | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
     _is_open: Callable[[], bool] = lambda: False
@@ -59,6 +63,7 @@ class HookLog:
             from compiler.torch_api.hook_collectives import watch_collectives
 
             self._watch = self._stack.enter_context(watch_collectives(self._add))
+            self._stack.enter_context(self._pipeline.watch())
             self._stack.enter_context(observe_units(lambda moment, unit: self._add(UnitEntry(moment, unit))))
 
     def stop(self) -> None:
@@ -66,8 +71,9 @@ class HookLog:
         self._is_open = lambda: False
 
     def _add(self, event: HookCall | UnitEntry | RunEntry) -> None:
-        step = self.steps.setdefault(self.call_number(), [])
-        has_started = self.call_number() or self.builder.frames or getattr(event, "unit", None)
+        step = self.steps.setdefault(-self._pipeline.number or self.call_number(), [])
+        is_in_step = self.call_number() or self._pipeline.number
+        has_started = is_in_step or self.builder.frames or getattr(event, "unit", None)
         if self._is_open() and has_started and len(step) < MOST_CALLS:
             step.append(event)
 
@@ -93,7 +99,7 @@ class HookLog:
 
     def tape(self) -> StepTape:
         """The first forward: runs of graphs, and FSDP's gathers between them."""
-        events = (*self.steps.get(0, ()), *self.steps.get(1, ()))
+        events = (event for number in (-1, 0, 1) for event in self.steps.get(number, ()))
         entries = (event for event in events if isinstance(event, UnitEntry | RunEntry))
         return StepTape(first_forward(entries), self.buckets)
 
@@ -102,6 +108,7 @@ class HookLog:
         ddp = self._watch.watch_active_ddp() if self._watch is not None else None
         if ddp is None:
             return
+        self._ddp = ddp
         if bucket is None or bucket.index == 0:
             plans = bucket_plans(bucket.whole if bucket else module, ddp)
             self.plans.extend(replace(plan, graph=graph.partition(" ")[0]) for plan in plans)
@@ -124,6 +131,19 @@ class HookLog:
         builder.units.extend(self.units.values())
         builder.units.extend(_fsdp_units(found, hooks))
         builder.bucket_plans.extend(self.plans)
+        if self._ddp is not None and (unused := parameters_without_gradient(self._ddp)):
+            builder.problem(_unreduced(unused))
+
+
+def _unreduced(unused: Sequence[str]) -> Problem:
+    """Why DDP does not reduce a bucket: some of its parameters got no gradient."""
+    more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+    return Problem(
+        "captured",
+        f"DistributedDataParallel waits for gradients of {unused[0]}{more}, which the backward did not reach: it does "
+        "not reduce their buckets, and its next forward raises an error",
+        "use them in the loss, freeze them with requires_grad_(False), or pass find_unused_parameters=True",
+    )
 
 
 def _count_calls(events: Iterable[HookCall | RunEntry]) -> int:
@@ -171,7 +191,7 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
     buckets = 0
     for placed in found:
         call = placed.call
-        buckets += call.is_of_ddp and call.kind == "all_reduce"
+        buckets += _reduces_bucket(call)
         name = _name(call, buckets)
         counts[name] += 1
         yield call.collective(
@@ -184,24 +204,36 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
         )
 
 
+def _reduces_bucket(call: HookCall) -> bool:
+    """Whether DDP's reducer reduces gradients; it reduces a map of integers, too, which tells who used a parameter."""
+    return call.is_of_ddp and call.kind == "all_reduce" and call.dtype != "int32"
+
+
 def _name(call: HookCall, bucket: int) -> str:
     half = "backward" if call.in_backward else "forward"
+    if call.bucket or _reduces_bucket(call):
+        return f"DDP bucket {call.bucket or bucket} {call.kind}"
     if call.is_of_ddp:
-        return f"DDP bucket {bucket} {call.kind}" if call.kind == "all_reduce" else f"DDP {call.kind}"
+        return f"DDP {call.kind}"
     where = f"FSDP {call.unit.name or 'root'}" if call.unit else "DTensor" if call.placements else "hook"
     return f"{where} {half} {call.kind}"
 
 
 def _cause(call: HookCall, bucket: int) -> str:
     """Why a hook calls the collective, as a sentence without a full stop."""
-    if call.is_of_ddp and call.kind == "all_reduce":
+    if call.bucket:
+        return f"the communication hook of DistributedDataParallel sends the gradients of its bucket {call.bucket}"
+    if _reduces_bucket(call):
         return f"DistributedDataParallel reduces the gradients of its bucket {bucket}, the moment they are ready"
+    if call.is_of_ddp and call.kind == "all_reduce":
+        return "DistributedDataParallel finds out which parameters no rank used"
     if call.is_of_ddp:
         return "DistributedDataParallel agrees with the other ranks on its buckets"
     if call.placements:
         return f"DTensor redistributes {call.placements}, outside of graphs"
     if call.unit is None:
-        return "called outside of graphs"
+        is_of_user = call.places and not call.in_backward
+        return "the code calls it outside of graphs" if is_of_user else "called outside of graphs"
     name = call.unit.name or "the root module"
     if call.kind == "all_gather":
         again = "again " if call.in_backward else ""

@@ -27,9 +27,17 @@ def captured_branches(artifact: Artifact, callers: Set[tuple[str, int]]) -> Iter
     captured = {line for line in lines if (artifact.title, line) not in callers}
     numbers = _numbers(artifact)
     for function in _functions(artifact):
-        inside = numbers[function.lineno - 1 : function.end_lineno]
-        for branch in _branches(function) if captured & set(inside) else ():
-            yield artifact.title, numbers[branch.lineno - 1], _calls_collective(branch)
+        own = {numbers[row - 1] for row in _own_rows(function)}
+        for branch in _branches(function) if captured & own else ():
+            if (line := numbers[branch.lineno - 1]) in own:
+                yield artifact.title, line, _calls_collective(branch)
+
+
+def _own_rows(function: ast.FunctionDef) -> set[int]:
+    """The rows of a function without those of functions that are defined in it, which may be all that is compiled."""
+    nested = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node is not function]
+    rows = set(range(function.lineno, (function.end_lineno or 0) + 1))
+    return rows.difference(*(range(node.lineno, (node.end_lineno or 0) + 1) for node in nested))
 
 
 def branch_before(lines: Iterable[Span], record: Record) -> Span | None:

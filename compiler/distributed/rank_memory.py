@@ -100,6 +100,8 @@ class _Step:
         self.unit_of: dict[int, str] = {}
         self.flat: dict[str, _Item] = {}
         self.weights: dict[str, list[_Item]] = {}
+        self.parts: dict[str, _Item] = {}
+        """The parts of gathered weights that are kept between forward and backward, by unit."""
         self.gradients: dict[str, list[_Item]] = {}
         self.handed: list[_Item] = []
         self.to_reduce: _Item | None = None
@@ -125,7 +127,7 @@ class _Step:
         self.unit_of = {weight.memory: unit.title for unit in units.values() for weight in unit.weights}
         trained = 0
         for unit in units.values():
-            for weight in unit.weights:
+            for weight in () if self._is_elsewhere(unit) else unit.weights:
                 kind: MemoryKind = "shards" if unit.shards > 1 else "parameters"
                 self._allocate_before_step(weight.name, weight.shard_bytes, kind)
                 trained += weight.shard_bytes if weight.gradient_bytes else 0
@@ -135,6 +137,10 @@ class _Step:
                 name, argument.bytes, kind, f"captured[{self._first_graph(runs, argument)}].{name}"
             )
             trained += argument.own_bytes if argument.trains else 0
+        if self.tape.buckets is not None and self.tape.buckets.bytes > trained > 0:
+            unused = self.tape.buckets.bytes - trained
+            self._allocate_before_step("parameters that no graph uses", unused, "parameters")
+            trained += unused
         if self.trains and trained:
             self._allocate_before_step("optimizer states (AdamW)", STATES_OF_ADAMW * trained, "optimizer states")
         if self.trains and self.tape.buckets is not None:
@@ -143,6 +149,10 @@ class _Step:
             for name, argument in entry.arguments.items():
                 if not argument.is_weight and argument.memory not in self.unit_of:
                     self._allocate_before_step(name, argument.bytes, "inputs", f"captured[{entry.graph}].{name}")
+
+    def _is_elsewhere(self, unit: FsdpUnit) -> bool:
+        """Whether the shards, gradients and optimizer states of a unit are on the CPU, beside a GPU."""
+        return unit.is_offloaded and not self.on_cpu
 
     def _allocate_before_step(self, name: str, size: int, kind: MemoryKind, entity: str = "") -> None:
         if size:
@@ -179,7 +189,15 @@ class _Step:
                 before = step.unit.title
             else:
                 self._free_weights(step.unit.title)
+                self._keep_part(step.unit)
         self._free(self.flat.pop(before, None))
+
+    def _keep_part(self, unit: FsdpUnit) -> None:
+        """Keep what reshard_after_forward=N leaves on this rank after the forward."""
+        if unit.kept_by and unit.title not in self.parts:
+            part = _Item(self._unique(f"{unit.title}: part"), unit.gathered_bytes // unit.kept_by, "gathered weights")
+            self.parts[unit.title] = part
+            self._allocate(part)
 
     def _run_forward(self, entry: RunEntry, last: Mapping[int, int]) -> None:
         units = (self.unit_of.get(argument.memory) for argument in entry.arguments.values())
@@ -243,6 +261,7 @@ class _Step:
                 self._gather(self.units[name])
             self._copy_out(self.units[name])
             self._free(self.flat.pop(name, None))
+            self._free(self.parts.pop(name, None))
         before = order[order.index(name) - 1] if order.index(name) else ""
         if before and not self.weights.get(before) and before not in self.flat:
             self._gather(self.units[before])
@@ -328,6 +347,8 @@ class _Step:
         size = sum(weight.shard_bytes for weight in unit.weights if weight.gradient_bytes)
         if size > reduced.bytes:
             self._allocate(_Item(self._unique(f"{unit.title}: reduced gradients"), size, "gradients"))
+            self._free(reduced)
+        elif self._is_elsewhere(unit):
             self._free(reduced)
 
     # FSDP's hooks

@@ -47,7 +47,8 @@ class FsdpUnit:
     """Parameters that FSDP gathers together. `bytes` is their size, `reduce_bytes` that of their gradients, padded.
 
     `name` is the module's path from the root, "" for the root. `gathered_as` and `reduced_as` are dtypes. `policy` is
-    what happens after the forward: "freed", "kept", or "resharded to N ranks". `modules` are ids of objects.
+    what happens after the forward: "freed", "kept", or "resharded to N ranks", with N in `kept_by`, else 0. `modules`
+    are ids of objects. `is_offloaded` is whether shards, gradients and optimizer states are on the CPU.
     """
 
     wrapper: Wrapper
@@ -63,6 +64,8 @@ class FsdpUnit:
     shards: int
     replicas: int
     modules: tuple[int, ...]
+    kept_by: int = 0
+    is_offloaded: bool = False
 
     @property
     def title(self) -> str:
@@ -162,6 +165,8 @@ def unit_of_group(group: FSDPParamGroup) -> FsdpUnit:
         shards=shards,
         replicas=getattr(mesh, "replicate_mesh_size", 1),
         modules=tuple(map(id, group.modules)),
+        kept_by=_ranks_after_forward(group),
+        is_offloaded=any(each.offload_to_cpu for each in parameters),
     )
 
 
@@ -180,10 +185,16 @@ def _weight(each: Any, shards: int) -> UnitWeight:
 
 
 def _policy_of_group(group: Any) -> str:
-    after = group.post_forward_mesh_info
-    if after is None:
+    if group.post_forward_mesh_info is None:
         return "kept"
-    return "freed" if after == group.mesh_info else f"resharded to {after.shard_mesh_size} ranks"
+    ranks = _ranks_after_forward(group)
+    return f"resharded to {ranks} ranks" if ranks else "freed"
+
+
+def _ranks_after_forward(group: Any) -> int:
+    """Over how many ranks weights are split from the forward to the backward, if over fewer than before; else 0."""
+    after = group.post_forward_mesh_info
+    return 0 if after is None or after == group.mesh_info else int(after.shard_mesh_size)
 
 
 def _unit_of_handle(handle: Any, states: Sequence[Any]) -> FsdpUnit:

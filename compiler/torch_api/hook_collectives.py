@@ -18,7 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroup, ReduceOp, _create_work_from_future  # type: ignore[attr-defined]
+from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
+    GradBucket,
+    ProcessGroup,
+    ReduceOp,
+    _create_work_from_future,
+)
 from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.parallel import DistributedDataParallel
@@ -71,7 +76,8 @@ _NOT_USERS = (_TORCH, f"{_TOP}/compiler/", f"{_TOP}/explorer/", "<")
 class HookCall(Message):
     """A collective that Python code calls outside of graphs.
 
-    `unit` is set if FSDP calls it. `is_prefetch` is whether FSDP gathers the unit ahead of its turn. `places` are the
+    `unit` is set if FSDP calls it, `bucket` is the number of DDP's bucket, from 1, if its communication hook does.
+    `is_prefetch` is whether FSDP gathers the unit ahead of its turn. `places` are the
     callers outside of torch, innermost first.
     """
 
@@ -80,6 +86,7 @@ class HookCall(Message):
     is_prefetch: bool
     is_of_ddp: bool
     places: tuple[Place, ...]
+    bucket: int = 0
     placements: str = ""
     """The change of placements that DTensor calls it for."""
 
@@ -229,6 +236,8 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
     waits_later = kind == "recv" and "recv" not in functions and not functions.isdisjoint(_WAIT_LATER)
     of_fsdp = [each for each in frames if is_of_fsdp(each)]
     given, over = inputs or outputs, group_facts(group)
+    in_backward = torch._C._current_graph_task_id() != -1
+    is_of_ddp = any(isinstance(each.f_locals.get("self"), _Reducing) for each in frames[:3] if _is_own(each))
     return HookCall(
         kind=kind,
         operator=f"i{name}" if waits_later else name,
@@ -239,12 +248,19 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
         tensors=len(given),
         input_bytes=_bytes(inputs),
         output_bytes=_bytes(outputs),
-        in_backward=torch._C._current_graph_task_id() != -1,
+        in_backward=in_backward,
         unit=unit_of_frames(of_fsdp),
         is_prefetch=any("prefetch" in each.f_code.co_name for each in of_fsdp),
-        is_of_ddp=any(isinstance(each.f_locals.get("self"), _Reducing) for each in frames[:3] if _is_own(each)),
+        is_of_ddp=is_of_ddp,
         places=_user_places(frames),
+        bucket=_bucket_of_hook(frames[:_OWN_FRAMES]) if in_backward and not (of_fsdp or is_of_ddp) else 0,
     )
+
+
+def _bucket_of_hook(frames: Iterable[FrameType]) -> int:
+    """The number of the bucket that a communication hook of DDP was called with, from 1; 0 if none is running."""
+    values = (value for frame in frames for value in frame.f_locals.values())
+    return next((value.index() + 1 for value in values if isinstance(value, GradBucket)), 0)
 
 
 def _user_places(frames: Iterable[FrameType]) -> tuple[Place, ...]:

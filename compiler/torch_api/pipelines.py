@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,12 @@ import torch
 
 from compiler.record.distributed_facts import PipelineSchedule, PipelineStep
 from compiler.torch_api.collectives import is_simulated
-from compiler.torch_api.patching import call_after, call_hidden, hide_frame, replace_attribute
+from compiler.torch_api.patching import Function, call_after, call_hidden, hide_frame, replace_attribute
 
 _KINDS = ("F", "B", "I", "W")
 
 
-def pipeline_schedules(fn: Callable[..., Any], values: Iterable[Any]) -> list[PipelineSchedule]:
+def pipeline_schedules(fn: Callable[..., Any] | None, values: Iterable[Any]) -> list[PipelineSchedule]:
     """The schedules that a function runs: its own object, an argument, or a variable that its code names."""
     module = sys.modules.get("torch.distributed.pipelining.schedules")  # not imported: no schedule exists
     if module is None:
@@ -74,7 +74,42 @@ def note_schedules(note: Callable[[Any], None]) -> Iterator[None]:
         yield
 
 
-def _reachable_values(fn: Callable[..., Any]) -> Iterator[Any]:
+class RunningStep:
+    """The step of a pipeline's schedule that runs now: its number, from 1, and 0 outside of steps."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._count = 0
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Count the steps of schedules in the block; no schedule can exist if their module is not imported."""
+        module = sys.modules.get("torch.distributed.pipelining.schedules")
+        with ExitStack() as stack:
+            for kind in (module.PipelineScheduleSingle, module.PipelineScheduleMulti) if module is not None else ():
+                stack.enter_context(replace_attribute(kind, "step", self._observe))
+            yield
+
+    def _observe(self, step: Function) -> Function:
+        @hide_frame
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call_hidden(self._begin)
+            try:
+                return step(*args, **kwargs)
+            finally:
+                call_hidden(self._end)
+
+        return run
+
+    def _begin(self) -> None:
+        self._count += 1
+        self.number = self._count
+
+    def _end(self) -> None:
+        self.number = 0
+
+
+def _reachable_values(fn: Callable[..., Any] | None) -> Iterator[Any]:
     """The object that a method belongs to, and the values of variables that the function names."""
     yield getattr(fn, "__self__", None)
     function = getattr(fn, "__func__", fn)

@@ -179,6 +179,19 @@ def note_meshes(note: Callable[[Any], None]) -> Iterator[None]:
 
 
 @contextmanager
+def refuse_objects(make_error: Callable[[], Exception]) -> Iterator[None]:
+    """In the block, raise `make_error()` where torch unpickles an object that another rank has not sent."""
+
+    def read(original: Function, tensor: torch.Tensor, size: Any, group: Any) -> Any:
+        if not int(size):
+            raise make_error()
+        return original(tensor, size, group)
+
+    with replace_attribute(distributed_c10d, "_tensor_to_object", call_instead(read)):
+        yield
+
+
+@contextmanager
 def make_own_chunks() -> Iterator[None]:
     """In the block, FSDP2 makes only those chunks of a parameter that it reads, not one for each rank."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param

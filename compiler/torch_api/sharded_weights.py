@@ -138,3 +138,12 @@ def buckets_of(model: Any) -> Buckets | None:
         return None
     trained: Sequence[torch.nn.Parameter] = [each for each in model.parameters() if each.requires_grad]
     return Buckets(sum(each.numel() * each.element_size() for each in trained), model.gradient_as_bucket_view)
+
+
+def parameters_without_gradient(model: Any) -> list[str]:
+    """Parameters that the backward of a DistributedDataParallel model waits for and did not reach; [] without one."""
+    if model.find_unused_parameters or model.static_graph:
+        return []
+    trained = {name: each.grad is None for name, each in model.module.named_parameters() if each.requires_grad}
+    missing = [name for name, is_missing in trained.items() if is_missing]
+    return missing if len(missing) < len(trained) else []

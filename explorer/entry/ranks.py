@@ -74,7 +74,7 @@ def explore_script(fn: Callable[[], Any], options: Options, shared: SharedGraphs
             value = fn()
         finally:
             choice.close()
-        if not exploration.has_graphs:
+        if not exploration.has_graphs and choice.explored is None:
             value = exploration.compile(fn)()
     return exploration.result(value)
 

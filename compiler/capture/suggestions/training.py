@@ -11,6 +11,17 @@ RNN = "torch._dynamo.config.allow_rnn = True"
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "{code} waits for the other ranks, for which a graph has no operator.",
+        "Call it before the compiled function, or after it: nothing in a graph needs it.",
+        calls=r"(.*\.)?(monitored_)?barrier",
+    ),
+    Rule(
+        "{code} starts a collective and leaves the wait to a later line, which torch can't capture.",
+        "Leave out async_op=True and the later wait(): the graph then has the collective and its wait as operators of "
+        "their own, and Inductor can move them apart (options={'reorder_for_compute_comm_overlap': True}).",
+        kinds=("async_op=True for distributed collectives",),
+    ),
+    Rule(
         "{code} runs autograd, which comes after the graph, not in it.",
         "Return the loss and call backward() outside of the compiled function: its backward is compiled too.",
         Change("Or trace it into the graph.", settings=(AUTOGRAD,), caveat=TRACED),

@@ -69,11 +69,12 @@ def _lines(record: Record) -> list[Line]:
 def rank_memory(record: Record) -> pd.DataFrame:
     """One row per kind of memory that a rank keeps: bytes before the step, at the peak, after the forward, at the end.
 
-    Raises ValueError if the record is not of a rank.
+    Raises ValueError if the record is not of a rank, or if no code was generated.
     """
     found = rank_timeline(record)
     if found is None:
-        raise ValueError("this record is not of a rank: there was no process group when the model was called")
+        why = "this record is not of a rank: there was no process group when the model was called"
+        raise ValueError("nothing is known of the rank's memory: no code was generated" if record.place else why)
     line = found.lines["rank"]
     before = max((number for number, step in enumerate(line.steps) if step.event.what == "input"), default=0)
     places = (before, line.peak, max(line.turn - 1, 0), len(line.steps) - 1)

@@ -230,6 +230,32 @@ def test_ddp_reduces_in_a_simulated_backward(rank: None) -> None:
     assert "\n1 of 4 " in found.artifact.text
 
 
+class Partly(Blocks):
+    """The loss does not depend on its last block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[0](x)  # type: ignore[no-any-return]
+
+
+def test_ddp_with_parameters_that_get_no_gradient(rank: None) -> None:
+    def problems_and_causes(**options: Any) -> tuple[list[str], list[str]]:
+        torch._dynamo.reset()
+        model = DistributedDataParallel(Partly(), **options)
+        with Exploration(Options(stages=("captured",))) as exploration:
+            exploration.compile(model)(torch.randn(4, SIZE)).sum().backward()
+        record = exploration.record
+        return [problem.reason for problem in record.problems], [found.cause for found in record.collectives]
+
+    (problem,), causes = problems_and_causes()
+    assert "waits for gradients of blocks.1.up.weight and 3 more" in problem
+    assert not causes
+    problems, causes = problems_and_causes(find_unused_parameters=True)
+    assert not problems
+    assert sorted(cause.partition("DistributedDataParallel ")[2][:24] for cause in causes) == [
+        "finds out which paramete", "reduces the gradients of",
+    ]  # fmt: skip
+
+
 def test_every_kind_has_a_method_in_this_torch() -> None:
     known = {kind for name, (kind, _) in METHODS.items() if name in vars(dist.ProcessGroup)}
     assert known == {kind for kind, _ in METHODS.values()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch.multiprocessing as mp
 from IPython.core.interactiveshell import InteractiveShell
 from torch import Tensor, nn
 from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.checkpoint import save as save_checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -54,6 +57,7 @@ def train() -> None:
     for _ in range(2):
         model(torch.randn(4, 16, device=device)).sum().backward()
     torch.save({"step": 2}, "no_such_folder/model.pt")
+    save_checkpoint(model.state_dict(), checkpoint_id="no_such_folder/checkpoint")
     dist.barrier()
     destroy_process_group()
 
@@ -82,7 +86,10 @@ def test_a_script_for_gpus_is_explored_as_some_of_its_ranks(trained: Run) -> Non
     assert trained.ranks.groups == ((0, 3, 4, 7),)
     assert trained.ranks.stand_ins == dict.fromkeys((1, 2, 5, 6), 0)
     assert "not simulated: ranks 1, 2, 5, 6" in str(trained.ranks)
-    assert "torch.save did not write no_such_folder/model.pt" in str(trained)
+    assert [problem.reason.partition(":")[0] for problem in trained.record.problems] == [
+        "torch.save did not write no_such_folder/model.pt",
+        "torch.distributed.checkpoint.save did not write no_such_folder/checkpoint",
+    ]
     assert list(trained.ranks.table["known"][:3]) == ["simulated", "like rank 0", "like rank 0"]
     for measure in (trained.timing.measure, trained.timing.profile, lambda: trained.timing.sweep(batch=[2, 4])):
         with pytest.raises(OptionError, match="the process group is simulated"):
@@ -162,6 +169,7 @@ def test_errors_say_what_to_write() -> None:
     assert "not in the mesh, which has ranks 0 to 1" in refusal(lambda: init_device_mesh("cuda", (2,)))
     assert "--ranks 2" in refusal(lambda: init_process_group("gloo", rank=3, world_size=2))
     assert "nprocs=8" in refusal(lambda: mp.spawn(print, nprocs=3))  # type: ignore[no-untyped-call]
+    assert "--rank 0" in refusal(lambda: dist.scatter_object_list([None], None, src=0))
     with simulate_group(8, 3):
         assert "initialized already" in refusal(lambda: None, ranks=4)
     with pytest.raises(UserError) as caught, simulate_group(7, 3):
@@ -236,6 +244,24 @@ def test_both_lines_of_a_hang_are_told() -> None:
     assert alone[2].endswith("if rank == 2:")
     assert "which rank 0 never receives" in unmatched[2]
     assert "Rank 1 sends it in send to rank 0" in circle[2]
+
+
+def run_stages() -> None:
+    """A pipeline of two stages, of which the second receives before its first call of a compiled function."""
+    rank = dist.get_rank()
+    values = [torch.randn(2, 16, requires_grad=True) for _ in range(2)]
+    model = torch.compile(Block(8))
+    stage = PipelineStage(model, rank, 2, torch.device("cpu"), input_args=values[0], output_args=values[1])  # type: ignore[arg-type]
+    schedule = Schedule1F1B(stage, 4, loss_fn=lambda out, _: out.sum())
+    schedule.step(*[torch.randn(8, 16)] * (1 - rank), target=torch.randn(8, 16) if rank else None)
+
+
+def test_messages_of_a_pipeline_match() -> None:
+    run = explorer.explore(run_stages, ranks=2, rank="0,1", stages="captured")
+    assert not run.ranks.hangs
+    for record in run.ranks.records.values():
+        assert [schedule.name for schedule in record.pipelines] == ["Schedule1F1B"]
+        assert Counter(found.kind for found in record.collectives) == {"send": 4, "recv": 4}
 
 
 def rank_with(*calls: tuple[str, int]) -> Record:
