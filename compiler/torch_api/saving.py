@@ -32,7 +32,8 @@ def discard_saved(note: Callable[[str, str], None]) -> Iterator[None]:
 
     Each call is noted: `note("torch.save", path)`. Open file objects are written to.
     """
-    from torch.distributed.checkpoint import Metadata, state_dict_loader, state_dict_saver
+    from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+    from torch.distributed.checkpoint.metadata import Metadata
 
     def write_nothing(original: Function, target: Any) -> Any:
         if not isinstance(target, str | os.PathLike):
