@@ -16,12 +16,15 @@ from explorer.cli_check import add_check
 from explorer.cli_diagnose import add_diagnose
 from explorer.cli_diff import add_diff
 from explorer.cli_json import add_json, answers_alone, join_json, print_answer, prints_json
+from explorer.cli_kernel import add_kernel
+from explorer.cli_mcp import add_mcp
 from explorer.cli_repro import add_repro
 from explorer.cli_watch import add_watch
 from explorer.entry.file_call import (
     UsageError,
     add_call,
     add_inputs,
+    add_save,
     explore_file,
     explore_strictly,
     output_path,
@@ -139,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     add_diff(commands)
     add_repro(commands)
     add_watch(commands)
+    add_kernel(commands)
+    add_mcp(commands)
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)
@@ -157,6 +162,7 @@ def _add_explore(commands: Any) -> None:
     )
     command.set_defaults(command=_explore)
     add_call(command, "--html")
+    add_save(command)
     command.add_argument("--strictly", action="store_true", help=argparse.SUPPRESS)  # for `tcompile diff`
     add_json(command, has_path=True)
 
@@ -168,6 +174,7 @@ def _add_xray(commands: Any) -> None:
     )  # fmt: skip
     command.set_defaults(command=_xray)
     add_call(command, "-o", "--output", "--html")
+    add_save(command)
     add_json(command, has_path=True)
     command.add_argument(
         "--fix", type=_numbers, metavar="1,3", help="the fixes of these sites only, by the numbers on their cards"
@@ -342,7 +349,7 @@ def _report_run(run: Run, args: argparse.Namespace) -> None:
 
 
 def _save(run: Run, args: argparse.Namespace) -> None:
-    for path in filter(None, (None if prints_json(args) else args.json, args.html)):
+    for path in filter(None, (args.save, None if prints_json(args) else args.json, args.html)):
         run.save(path)
         print(f"\nwrote {path}", end="")
     print()

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from explorer.cli_json import add_json, print_answer
-from explorer.entry.file_call import UsageError, add_code, add_options, explore_strictly, output_path, parse_asked
+from explorer.entry.file_call import (
+    UsageError,
+    add_code,
+    add_options,
+    add_save,
+    explore_strictly,
+    output_path,
+    parse_asked,
+)
 from explorer.run import files
 
 _CHECK = """\
@@ -59,7 +67,7 @@ def add_check(commands: Any) -> None:
     group.add_argument(
         "--before", type=Path, metavar="RECORD", help="with --html: the page of the diff with this saved record"
     )
-    group.add_argument("--save", type=output_path(".json"), metavar="PATH", help="save the record, for --before")
+    add_save(group)
     add_json(command)
     add_options(command)
 

@@ -7,7 +7,15 @@ import shlex
 from typing import Any
 
 from explorer.cli_json import add_json, print_answer
-from explorer.entry.file_call import UsageError, add_code, add_options, explore_strictly, output_path, parse_asked
+from explorer.entry.file_call import (
+    UsageError,
+    add_code,
+    add_options,
+    add_save,
+    explore_strictly,
+    output_path,
+    parse_asked,
+)
 from explorer.run import files
 
 _DIAGNOSE = """\
@@ -32,6 +40,7 @@ def add_diagnose(commands: Any) -> None:
     add_code(command)
     command.add_argument("--patch", type=output_path(".patch", ".diff"), metavar="PATH", help="save the diff")
     command.add_argument("--untried", action="store_true", help="try no fixes: faster, and nothing is verified")
+    add_save(command)
     add_json(command)
     add_options(command)
 
@@ -41,14 +50,16 @@ def _diagnose(args: argparse.Namespace) -> None:
     from explorer.run.record_answers import diagnosis_answer
 
     if files.is_record(args.code):
-        if args.inputs or args.calls:
-            raise UsageError("a saved record is only read: --input and --call are for code")
+        if args.inputs or args.calls or args.save:
+            raise UsageError("a saved record is only read: --input, --call and --save are for code")
         found = diagnose(files.read(args.code), command=args.code)
     else:
         run = explore_strictly(args, parse_asked(args))
         if run is None:
             return
         found = run.diagnose(try_fixes=not args.untried, command=_command(args))
+        if args.save:
+            run.save(args.save)
     if args.patch and found.patch:
         files.replace_file(args.patch, found.patch.encode())
     if args.json:

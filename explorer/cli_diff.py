@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.cli_json import add_json, print_answer
 from explorer.entry.file_call import UsageError, add_code, add_options, output_path, parse_asked
-from explorer.entry.options import OPTIONS
+from explorer.entry.options import OPTIONS, option_words
 from explorer.run import files
 
 if TYPE_CHECKING:
@@ -165,12 +165,7 @@ def _words(args: argparse.Namespace) -> list[str]:
     """Inputs and options as words of a command."""
     words = [f"--input={text}" for text in args.inputs] + [f"--call={text}" for text in args.calls]
     words.append(f"--seed={args.seed}")
-    for flag in OPTIONS:
-        value = getattr(args, flag[2:])
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif value is not None:
-            words += [f"{flag}={each}" for each in (value if isinstance(value, list) else [value])]
+    words += option_words({flag[2:]: getattr(args, flag[2:]) for flag in OPTIONS})
     return words
 
 

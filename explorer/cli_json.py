@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from explorer.run.answers import MOST_BYTES, Answer, answer_json
@@ -47,10 +48,31 @@ def prints_json(args: argparse.Namespace) -> bool:
     return str(getattr(args, "json", False)) in ("True", PRINTED)
 
 
-def answers_alone(args: argparse.Namespace) -> AbstractContextManager[Any]:
-    """Keep JSON apart from what the user's code prints, which goes to stderr."""
+@contextmanager
+def answers_alone(args: argparse.Namespace) -> Iterator[None]:
+    """Keep JSON apart from what the user's code prints, also in C or in a child process: all of that goes to stderr."""
     args.answer_to = sys.stdout
-    return redirect_stdout(sys.stderr) if prints_json(args) else nullcontext()
+    if not prints_json(args):
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        if not _is_descriptor_of_process(args.answer_to):
+            yield
+            return
+        args.answer_to.flush()
+        with os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n") as args.answer_to:
+            os.dup2(2, 1)
+            try:
+                yield
+            finally:
+                os.dup2(args.answer_to.fileno(), 1)
+
+
+def _is_descriptor_of_process(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() == 1)
+    except (AttributeError, OSError, ValueError):  # of a notebook or a test
+        return False
 
 
 def print_answer(answer: Answer, args: argparse.Namespace) -> None:

@@ -59,6 +59,11 @@ def add_code(command: Any, **settings: Any) -> None:
     )  # fmt: skip
 
 
+def add_save(command: Any) -> None:
+    """Add the flag that saves the record beside what else the command does."""
+    command.add_argument("--save", type=output_path(".json"), metavar="PATH", help="save the record: for show, diff, …")
+
+
 def add_options(command: Any) -> None:
     """Add the options of an exploration."""
     group = command.add_argument_group("options of the exploration")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _YES, _NO = ("", "true", "1", "yes"), ("false", "0", "no", "none")
@@ -118,3 +118,16 @@ def _are_candidates(word: str) -> bool:
 
 _VALUES: dict[str, Callable[[str], bool]] = {"--time": _are_candidates, "--check": "kernels".__eq__}
 """Flags with an optional value, each with a test of whether the next word is the value."""
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Options as words of a command, each flag joined with its value; those that are None are left out."""
+    words = []
+    for name, value in options.items():
+        if value is False and OPTIONS[f"--{name}"].get("action") is not _YES_NO:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            words += [f"--{name}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
+    return words

@@ -128,7 +128,7 @@ class KernelTrial:
         times = [f"{timing.subject}: {_time_text(timing.seconds)}" for timing in self.timings]
         notes = [f"({note})" for note in self.notes]
         lines = [*self._finding_lines(), *facts, *checks, *times, *notes]
-        return "\n".join([f"{self.kernel.name}: {self._verdict()}", *(f"  {line}" for line in lines)])
+        return "\n".join([f"{self.kernel.name}: {self.verdict}", *(f"  {line}" for line in lines)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -136,7 +136,9 @@ class KernelTrial:
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": self._html()}
 
-    def _verdict(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
         if self.findings:
             runs = self.edited.binary or self.checks
             return "the edited kernel is wrong" if runs else "the edited kernel does not work"
@@ -157,7 +159,7 @@ class KernelTrial:
     def _html(self) -> str:
         colour = _BAD if self.findings else _GOOD
         parts = [
-            f'<div><code>{safe(self.kernel.name)}</code>: <b style="color:{colour}">{safe(self._verdict())}</b></div>'
+            f'<div><code>{safe(self.kernel.name)}</code>: <b style="color:{colour}">{safe(self.verdict)}</b></div>'
         ]
         parts += [f'<pre style="color:{_BAD};margin:0.3em 0">{safe(line)}</pre>' for line in self._finding_lines()]
         checks = [(c.subject, c.verdict, error_text(c.max_absolute), c.note) for c in self.checks]

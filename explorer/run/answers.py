@@ -8,6 +8,8 @@ was; without a limit of bytes nothing is cut.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +21,10 @@ READABLE: Final = (SCHEMA,)
 MOST_BYTES: Final = 20_000
 LEAST_BYTES: Final = 1_000
 _SHORTEST_CUT = 40
+_UNSEEN: Final = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff]"
+)
 _FACTS_SHARE = 0.4
 
 
@@ -101,7 +107,12 @@ def read_page(text: str | bytes) -> Page:
 
 
 def _encode(value: Any) -> bytes:
-    return msgspec.json.encode(value)
+    """JSON in which characters that are not seen, or turn text around, are escapes: names may hold any."""
+    return _UNSEEN.sub(_escape, msgspec.json.encode(value).decode()).encode()
+
+
+def _escape(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def _plain(value: Any) -> Any:
