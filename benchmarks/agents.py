@@ -5,6 +5,7 @@
     python -m benchmarks.agents regressions             twenty injected regressions
     python -m benchmarks.agents alarms                  fifty checks of equal code
     python -m benchmarks.agents workflow                the steps of the workflow in docs/jobs/ci.md, in a shell
+    python -m benchmarks.agents mcp                     a client of `tcompile mcp` in every tool, hostile ones included
 
 A section prints one line for each case and its figures, and fails if a bar is not reached.
 """
@@ -16,11 +17,19 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import agent_checks, agent_repairs
 
+
+def _tools(names: Sequence[str]) -> bool:
+    from benchmarks import agent_tools  # it needs the extra mcp
+
+    return agent_tools.tools(names)
+
+
 SECTIONS: dict[str, Callable[[Sequence[str]], bool]] = {
     "repairs": agent_repairs.repairs,
     "regressions": agent_checks.regressions,
     "alarms": agent_checks.alarms,
     "workflow": agent_checks.workflow,
+    "mcp": _tools,
 }
 """Each section takes the names of cases, () for all, and returns whether its bars are reached."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import logging
 import os
@@ -181,7 +182,13 @@ def _pyright() -> str | None:
     return str(PYRIGHT) if PYRIGHT.exists() else None
 
 
-FINDERS: dict[str, Callable[[], str | None]] = {"chromium": chromium, "gpu": _gpu, "axe": _axe, "pyright": _pyright}
+def _mcp() -> str | None:
+    return "mcp" if importlib.util.find_spec("mcp") else None
+
+
+FINDERS: dict[str, Callable[[], str | None]] = {
+    "chromium": chromium, "gpu": _gpu, "axe": _axe, "pyright": _pyright, "mcp": _mcp,
+}  # fmt: skip
 
 
 def _require(program: str) -> None:

@@ -30,6 +30,7 @@ LONGEST_FUNCTION = 60
 LAYERS = """
 tcompile                        the public name of what is below
 explorer                        functions of the same names, and the command line
+explorer.agent_server           tools for coding agents, each a command in a child process
 explorer.entry                  the ways in: magics, the cell that they run, functions of `import explorer`
 explorer.budget                 what a call may cost: metrics, baselines, reports for CI
 explorer.teach                exercises that check themselves: questions, grades, progress

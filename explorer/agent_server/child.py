@@ -108,8 +108,8 @@ class Commands:
                 f"It used more than {self.limits.bytes / 2**30:.3g} GiB of memory, and was ended with all of its "
                 "processes. `tcompile mcp --memory` sets the limit.", printed,
             )  # fmt: skip
-        if status == 2 and lines and lines[-1].startswith("tcompile: "):
-            return ToolError(lines[-1].removeprefix("tcompile: "))
+        if status == 2 and lines and "tcompile: " in lines[-1]:  # after a prompt on the same line
+            return ToolError(lines[-1].rpartition("tcompile: ")[2])
         if status == 1 and lines:
             return ToolError("The code raised an exception.", printed)
         return ToolError(f"The code ended its process without an answer (exit status {status}).", printed)

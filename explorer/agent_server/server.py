@@ -297,9 +297,8 @@ def _with_pages(tool: Tool) -> Any:
 async def _bound_errors(context: Any, call_next: Any) -> Any:
     """Give errors that no tool raised the form of the others: of arguments that do not fit the schema."""
     result = await call_next(context)
-    if isinstance(result, CallToolResult) and result.is_error and isinstance(result.content[0], TextContent):
-        text = result.content[0].text
-        return result if text.startswith("{") else _error(text)
+    if isinstance(result, dict) and result.get("isError") and not result["content"][0]["text"].startswith("{"):
+        return _error(result["content"][0]["text"])
     return result
 
 
