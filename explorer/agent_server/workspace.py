@@ -17,6 +17,7 @@ from explorer.run.files import replace_file
 
 MOST_FILES: Final = 20_000
 MOST_COPIED: Final = 200_000_000
+LONGEST_PATH: Final = 1_000
 LINKED_FROM: Final = 10_000_000
 """Files from this size on are links in a copy."""
 _LEFT_OUT = {"__pycache__", "node_modules", "site-packages"}
@@ -51,8 +52,8 @@ class Workspace:
     def path(self, name: str, copy: str = "") -> Path:
         """The path of a file, links resolved. Raises ToolError for one outside of the folder."""
         folder = self.folder(copy)
-        if not name or "\0" in name:
-            raise ToolError(f"{name!r} is no path")
+        if not name or "\0" in name or len(name) > LONGEST_PATH:
+            raise ToolError(f"{name[:100]!r} is no path")
         try:
             found = (folder / name).resolve()
         except (OSError, RuntimeError) as error:  # a circle of links; a name that is too long

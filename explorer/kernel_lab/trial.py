@@ -255,7 +255,8 @@ def try_edit(
         wrong = Finding(f"SyntaxError: {error.msg}", error.lineno or 0)
         return KernelTrial(kernel, Version(original), Version(edited), findings=(wrong,))
     except ValueError as error:
-        return KernelTrial(kernel, Version(original), Version(edited), findings=(Finding(str(error)),))
+        wrong = Finding(*_find_line(str(error), kernel.name))
+        return KernelTrial(kernel, Version(original), Version(edited), findings=(wrong,))
     own = 0 if chosen else config
     try:
         both, *names = with_edit(run.record, kernel, source, gpu, launch)
