@@ -18,6 +18,7 @@ from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.fusion.finding import fusion_finding
 from explorer.findings.guards import guards_finding
 from explorer.findings.memory.finding import memory_finding
+from explorer.findings.passes import passes_views
 from explorer.findings.pipeline import pipeline_finding
 from explorer.findings.placements import placements_finding
 from explorer.findings.recompiles import recompiles_finding
@@ -68,6 +69,7 @@ NEEDING_TORCH: Final = frozenset((advice_finding,))
 VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
     chain_views,
     kept_views,
+    passes_views,
 )
 
 

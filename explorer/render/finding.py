@@ -29,7 +29,18 @@ class Finding:
 
 COUNT = "counted"
 """Key in `Artifact.attrs` of a finding's count in words (`4 sites, 19 breaks`)."""
-VIEWS = ("document", "memory_chart", "times", "steps", "program_map", "xray", "profile", "collectives")
+VIEWS = (
+    "document",
+    "passes",
+    "layouts",
+    "memory_chart",
+    "times",
+    "steps",
+    "program_map",
+    "xray",
+    "profile",
+    "collectives",
+)
 """The views of findings. Rename a view if the format of its data changes: saved records keep the old data."""
 OPENS, VIEW, VIEWED = "opens", "view", "viewed"
 """Keys in `Artifact.attrs` of a finding stored as an artifact: its initial form, its view, the view's data."""

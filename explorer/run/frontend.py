@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -36,7 +37,7 @@ STATIC = Path(__file__).parents[1] / "static"
 LATE = "late_views.js"
 CORE = "core.js"
 #: Modules that add a view to the lazily loaded ones, by its name: only widgets and pages that show it carry it.
-ADDED = {"chain_rule": "living_view.js"}
+ADDED = {"chain_rule": "living_view.js", "passes": "passes_view.js", "layouts": "passes_view.js"}
 
 
 class FrontendError(RuntimeError):
@@ -120,9 +121,10 @@ def page_loader(added: tuple[str, ...] = (), entry: str = "page.js") -> str:
     return _unpacking_script(page_script(added, entry)) + AS_ELEMENT
 
 
-def added_modules(record: Record) -> tuple[str, ...]:
-    """The modules of `ADDED` that a record's views need."""
-    return tuple(dict.fromkeys(module for stage, module in ADDED.items() if record.of_stage(stage)))
+def added_modules(record: Record, later: Collection[str] = ()) -> tuple[str, ...]:
+    """The modules of `ADDED` that a record's views need, and those of stages that may be made `later`."""
+    needed = (module for stage, module in ADDED.items() if stage in later or record.of_stage(stage))
+    return tuple(dict.fromkeys(needed))
 
 
 def _unpacking_script(script: str) -> str:

@@ -163,7 +163,7 @@ class Explorer(anywidget.AnyWidget):
             answer()
 
     def _send_views(self) -> None:
-        added = frontend.added_modules(self.compiler.record)
+        added = frontend.added_modules(self.compiler.record, self.compiler.makers)
         self.send({"type": "views", "module": frontend.late_module(added)})
 
     def _send_evaluation(self, request: dict[str, Any]) -> None:
