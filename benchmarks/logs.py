@@ -7,7 +7,7 @@
 --ranks        eight ranks of 12 MB: `tcompile show` ÷ tlparse for all ranks
 --huge         1 GB: the memory of `tcompile show`
 --links        share of the nodes and kernel calls that are linked, and of inferred links that torch's provenance has
---overhead     a program of 30 s under `tcompile run` ÷ the same program with TORCH_TRACE alone, in turns
+--overhead     a program of 30 s, and a small one, under `tcompile run` ÷ with TORCH_TRACE alone, in turns
 --differences  differences that are found between equal ranks, and of those that were injected (`benchmarks/ranks.py`)
 --fuzz         3,000 mutated logs (`benchmarks/log_fuzz.py`)
 --gpu-profile  a profile of a GPU beside the log of the same program: kernels at their graph, module and line
@@ -244,39 +244,46 @@ def kernel_links(record: Record) -> set[tuple[str, str]]:
 
 
 def overhead(bench: Bench) -> Iterator[Figure]:
-    """A program with warm caches: under `tcompile run`, the same in a terminal, and with TORCH_TRACE alone."""
+    """Programs with warm caches: under `tcompile run`, the same in a terminal, and with TORCH_TRACE alone."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(bench.folder / "cache"), "OMP_NUM_THREADS": "1"}
     count = _steps_in(PROGRAM_SECONDS, cache)
-    ended = bench.folder / "ended"
-    program = f"{sys.executable} -m benchmarks.log_programs steps {count}; date +%s.%N > {ended}"
-    plain, ours, shown = Cost(), Cost(), Cost()
-    until, after = [], []
-    for number in range(bench.rounds):
-        plain.run(["sh", "-c", program], cache | {"TORCH_TRACE": str(bench.folder / f"plain{number}")})
-        for name, cost in (("run", ours), ("terminal", shown)):
-            folder = bench.folder / f"{name}{number}"
-            command = tcompile("run", "--trace", str(folder), "-o", str(bench.folder / "page.html"), "--")
-            started = time.time()
-            with _terminal() if cost is shown else _no_terminal() as stderr:
-                cost.run([*command, "sh", "-c", program], cache, stderr)
-            if cost is ours:
-                until.append(float(ended.read_text()) - started)
-                after.append(cost.seconds[-1] - until[-1])
-    alone = plain.seconds
-    ratios = [mine / theirs for mine, theirs in zip(ours.seconds, alone, strict=True)]
-    note = f"{statistics.median(ours.seconds):.1f} s ÷ {statistics.median(alone):.1f} s, median of pairs"
-    whole = statistics.median(ratios)
-    yield Figure(
-        "wall time under tcompile run ÷ TORCH_TRACE alone", whole, "×", OVERHEAD_BAR, note=note, runs=tuple(ratios)
-    )
-    cpu = min(ours.of_cpu) - min(plain.of_cpu)
-    note = f"{100 * cpu / min(plain.of_cpu):.1f} % of {min(plain.of_cpu):.1f} CPU s; the page is part of it"
-    yield Figure("CPU time that tcompile run adds", cpu, "s", note=note)
-    ratios = [mine / theirs for mine, theirs in zip(until, alone, strict=True)]
-    yield Figure("until the program's end ÷ TORCH_TRACE alone", statistics.median(ratios), "×", runs=tuple(ratios))
-    yield Figure("the page, after the program's end", statistics.median(after), "s", runs=tuple(after))
-    line = 100 * (min(shown.of_cpu) - min(ours.of_cpu)) / min(ours.of_cpu)
-    yield Figure("CPU time that the status line adds", line, "%", note="less than a percent is not measurable")
+    Cost().run(_program("pieces"), cache)  # it fills its caches
+    for name, words in ((f"{PROGRAM_SECONDS:.0f} s program", f"steps {count}"), ("small program", "pieces")):
+        costs = _costs_of_run(bench, words, cache)
+        yield from _added(name, costs["with a page"], costs["alone"], "tcompile run -o")
+        yield from _added(name, costs["page not asked for"], costs["alone"], "tcompile run")
+        line = min(costs["in a terminal"].of_cpu) - min(costs["with a page"].of_cpu)
+        note = f"of {min(costs['with a page'].of_cpu):.1f} s; less than a percent is not measurable"
+        yield Figure(f"{name}: CPU time that the status line adds", line, "s", note=note)
+
+
+def _costs_of_run(bench: Bench, words: str, cache: dict[str, str]) -> dict[str, Cost]:
+    """The costs of a program alone, and of the ways to run it under `tcompile run`, in turns."""
+    costs = {name: Cost() for name in ("alone", "with a page", "page not asked for", "in a terminal")}
+    for _ in range(bench.rounds):
+        for name, cost in costs.items():
+            folder = Path(tempfile.mkdtemp(dir=bench.folder))
+            page = [] if name == "page not asked for" else ["-o", str(folder / "page.html")]
+            run = [] if name == "alone" else tcompile("run", *page, "--")
+            with _terminal() if name == "in a terminal" else _no_terminal() as stderr:
+                cost.run([*run, *_program(words)], cache | {"TORCH_TRACE": str(folder)}, stderr)
+    return costs
+
+
+def _program(words: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.log_programs", *words.split()]
+
+
+def _added(name: str, ours: Cost, alone: Cost, command: str) -> Iterator[Figure]:
+    """What `tcompile run` adds to wall and CPU time: medians of pairs."""
+    for kind, mine, theirs in (("wall", ours.seconds, alone.seconds), ("CPU", ours.of_cpu, alone.of_cpu)):
+        ratios = [each / other for each, other in zip(mine, theirs, strict=True)]
+        added = statistics.median(each - other for each, other in zip(mine, theirs, strict=True))
+        note = f"adds {added:.2f} s to {statistics.median(theirs):.1f} s"
+        yield Figure(
+            f"{name}: {kind} time of {command} ÷ TORCH_TRACE alone", statistics.median(ratios), "×", OVERHEAD_BAR,
+            note=note, runs=tuple(ratios),
+        )  # fmt: skip
 
 
 def _steps_in(seconds: float, cache: dict[str, str]) -> int:

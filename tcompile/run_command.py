@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,9 @@ _PRIORITY = 10
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
 _FROM_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent, to all processes in the foreground."""
+_REACHES_ALL_IN = 0.05
+_SAME_SIGNAL = 0.3
+"""Seconds in which a signal to a group reaches all its processes, and in which a second one counts as the same."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ def _run(command: list[str], environment: dict[str, str], watch: _Watch) -> int:
     caught = {number for name in _PASSED_ON if signal.getsignal(number := getattr(signal, name)) != signal.SIG_IGN}
     caught.add(signal.SIGCHLD)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, caught)
+    witness = _Witness(caught)
     try:
         as_usual = {signal.SIGPIPE, signal.SIGXFSZ}  # Python ignores them
         child = os.posix_spawnp(command[0], command, environment, setsigmask=before, setsigdef=as_usual)
@@ -130,9 +134,10 @@ def _run(command: list[str], environment: dict[str, str], watch: _Watch) -> int:
         while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
             received = signal.sigtimedwait(caught, _LOOK_EVERY)
             if received is not None and received.si_signo != signal.SIGCHLD:
-                _pass_on(received, child)
+                _pass_on(received, child, witness)
             watch.look()
     finally:
+        witness.end()
         while signal.sigtimedwait(caught, 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -140,12 +145,57 @@ def _run(command: list[str], environment: dict[str, str], watch: _Watch) -> int:
     return os.waitstatus_to_exitcode(ended[1])
 
 
-def _pass_on(received: Any, child: int) -> None:
-    """Send a signal to the command, unless the terminal has sent it there too. Stop with the command."""
-    if received.si_code != _FROM_KERNEL:
-        os.kill(child, received.si_signo)
-    if received.si_signo == signal.SIGTSTP:
+def _pass_on(received: Any, child: int, witness: _Witness) -> None:
+    """Send a signal to the command, unless it was sent to the whole group. Stop with the command."""
+    number = received.si_signo
+    was_sent_to_all = witness.got(number) or received.si_code == _FROM_KERNEL
+    if not was_sent_to_all or os.getpgid(child) != os.getpgrp():
+        os.kill(child, number)
+    if number == signal.SIGTSTP:
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class _Witness:
+    """A process of this group in which signals stay pending: those were sent to the command, too.
+
+    A terminal, a scheduler or a service manager sends a signal to all processes. Many programs end at once at the
+    second SIGINT or SIGTERM, so the command must not get such a signal again. The process ends with this one.
+    """
+
+    def __init__(self, signals: Collection[int]) -> None:
+        self._signals = signals
+        self._last: dict[int, float] = {}
+        self._program = shutil.which("cat") if sys.platform == "linux" else None
+        self._process = self._pipe = 0
+        self._start()
+
+    def _start(self) -> None:
+        if self._program is not None:
+            reading, self._pipe = os.pipe()
+            as_input = [(os.POSIX_SPAWN_DUP2, reading, 0)]
+            self._process = os.posix_spawn(
+                self._program, ["cat"], {}, file_actions=as_input, setsigmask=self._signals
+            )  # fmt: skip
+            os.close(reading)
+
+    def got(self, number: int) -> bool:
+        """Whether the process got this signal just now."""
+        if self._process == 0:
+            return False
+        time.sleep(_REACHES_ALL_IN)
+        status = Path(f"/proc/{self._process}/status").read_text()
+        pending = int(status.partition("\nShdPnd:")[2].split()[0], 16)
+        if pending >> (number - 1) & 1:
+            self._last[number] = time.monotonic()
+            self.end()
+            self._start()
+        return time.monotonic() - self._last.get(number, -_SAME_SIGNAL) < _SAME_SIGNAL
+
+    def end(self) -> None:
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            os.close(self._pipe)
 
 
 def _run_without_waiting_for_signals(command: Sequence[str], environment: dict[str, str], watch: _Watch) -> int:
@@ -254,7 +304,12 @@ def _finish(asked: Asked, watch: _Watch, seconds: float, *, is_own: bool) -> Non
     if is_own and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
     if sys.stderr.isatty() or is_own or not asked.output:
-        sys.stderr.write(f"tcompile: {words}\n")
+        sys.stderr.write(f"{_new_line()}tcompile: {words}\n")
+
+
+def _new_line() -> str:
+    """In a terminal, spaces that begin a new line unless the program has ended its last one."""
+    return f"{' ' * (shutil.get_terminal_size().columns - 1)}\r" if sys.stderr.isatty() else ""
 
 
 def _write_page(asked: Asked, watch: _Watch, seconds: float) -> str:
