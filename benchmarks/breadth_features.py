@@ -6,6 +6,7 @@ the reason for the missing ones. `docs/features.md` is the table of what was fou
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -66,13 +67,13 @@ def nested() -> Step:
     return lambda compiler: compiler(norm)(torch.nested.nested_tensor(rows, layout=torch.jagged)).values()
 
 
-@feature("sparse (COO)")
+@feature("sparse (COO)", cheap=True)
 def sparse() -> Step:
     x, w = torch.eye(16).to_sparse(), torch.randn(16, 8)
     return lambda compiler: compiler(lambda x, w: torch.sparse.mm(x, w).relu() * 2)(x, w)
 
 
-@feature("sparse (CSR)")
+@feature("sparse (CSR)", cheap=True)
 def sparse_csr() -> Step:
     x, w = torch.eye(16).to_sparse_csr(), torch.randn(16, 8)
     return lambda compiler: compiler(lambda x, w: (x @ w).relu() * 2)(x, w)
@@ -95,7 +96,7 @@ def sub_byte() -> Step:
     return lambda compiler: compiler(unpack)(packed, scale)
 
 
-@feature("torch.uint4")
+@feature("torch.uint4", cheap=True)
 def uint4() -> Step:
     packed = torch.randint(0, 256, (16, 32), dtype=torch.uint8)
     return lambda compiler: compiler(lambda x: x.view(torch.uint4).view(torch.uint8) + 1)(packed)
@@ -114,7 +115,7 @@ def func() -> Step:
     return lambda compiler: compiler(transforms)(x, w)
 
 
-@feature("vmap over a compiled function")
+@feature("vmap over a compiled function", cheap=True)
 def vmap_over() -> Step:
     x, w = torch.randn(8, 4), torch.randn(4)
     return lambda compiler: torch.func.vmap(compiler(lambda x, w: (x * w).sin().sum()), (0, None))(x, w)
@@ -135,7 +136,7 @@ def optimizer() -> Step:
     return step
 
 
-@feature("compiled autograd")
+@feature("compiled autograd", cheap=True)
 def compiled_autograd() -> Step:
     layer, x = nn.Linear(8, 8), torch.randn(4, 8)
 
@@ -145,6 +146,21 @@ def compiled_autograd() -> Step:
         with torch._dynamo.config.patch(compiled_autograd=True):
             compiler(lambda x: forward(x).backward())(x)
         return [weight.grad.clone() for weight in layer.parameters() if weight.grad is not None]
+
+    return step
+
+
+@feature("AOTInductor package")
+def aot_inductor() -> Step:
+    layers, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU()), torch.randn(4, 16)
+
+    def step(compiler: Callable[..., Any]) -> Any:
+        if compiler(layers) is layers:
+            return layers(x)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            program = torch.export.export(layers, (x,))
+            package = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/model.pt2")
+            return torch._inductor.aoti_load_package(package)(x)
 
     return step
 
@@ -204,11 +220,13 @@ def tried(each: Feature, target: str, backend: str) -> Tried:
 
 
 def missing_stages(record: Record, backend: str) -> tuple[str, ...]:
-    """The stages that a record of this setting lacks without a reason."""
+    """The stages that a record of this setting lacks without a reason, at one of them or at an earlier one."""
     code = ("post_grad", "ir", "fused_ir") if backend == "inductor" else ("lowered", "scheduled")
-    graphs = ("inference",) if record.of_stage("inference") else ("forward", "backward")
-    there = {artifact.stage for artifact in record.artifacts} | {problem.stage for problem in record.problems}
-    return tuple(stage for stage in ("captured", *graphs, *code, "kernels") if stage not in there)
+    graphs = ("forward", "backward") if record.of_stage("backward") else ("inference",)
+    explained = {problem.stage for problem in record.problems}
+    wanted = ["captured", *graphs, *code, "kernels"]
+    first = min((wanted.index(stage) for stage in explained if stage in wanted), default=len(wanted))
+    return tuple(stage for stage in wanted[:first] if not record.of_stage(stage))
 
 
 def rows(only: str) -> Iterator[Row]:

@@ -349,7 +349,7 @@ class Exploration:
             raise RuntimeError("Exploration.compile is for use inside `with Exploration(...) as exploration:`")
         if not self._builder.title:
             self._builder.title = title_of(fn)
-        return functools.partial(self._call, fn, self._compile(fn))
+        return dynamo.with_inlined(functools.partial(self._call, fn, self._compile(fn)), fn)
 
     def _call(self, fn: Function, compiled: Function, /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
@@ -569,6 +569,9 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
     )
 
 
+_NOTHING_RAN = "call the function inside the cell, on tensors; a program of torch.export is shown by tcompile.export"
+
+
 def _no_graph_problem(recorder: Recorder) -> Problem:
     """The Problem that explains why there is no graph, from Dynamo's reasons."""
     builder = recorder.builder
@@ -576,5 +579,5 @@ def _no_graph_problem(recorder: Recorder) -> Problem:
     whys += [f"{frame.function}: {frame.reason}" for frame in builder.frames.values() if frame.reason]
     whys += [f"{skip.code.co_name}: {skip.words}" for skip in recorder.skips.found]
     reason = whys[0].splitlines()[0] if whys else "no frame with tensor operations was seen"
-    hint = "the function ran as plain Python" if whys else "call the function inside the cell, on tensors"
+    hint = "the function ran as plain Python" if whys else _NOTHING_RAN
     return Problem("captured", f"nothing was compiled: {reason}", hint)

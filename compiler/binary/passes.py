@@ -76,7 +76,8 @@ def summary(output: Output, file: str, options: Mapping[str, Any], target: Targe
         words = warp_words(output.scheduled or ttgir, ttgir, target.triton_arch)
         yield f"{words[0].upper()}{words[1:]}."
     if output.error:
-        yield f"The compilation ended early: {output.error}"
+        failed = next((f" in the pass {found.name} ({found.argument})" for found in output.passes if found.failed), "")
+        yield f"The compilation ended early{failed}: {output.error}"
 
 
 def pass_title(found: PassFacts) -> str:

@@ -46,7 +46,10 @@ def mark_first_call_breaks(
 
     The capture ends at its first break, so later breaks are unknown and stay unmarked.
     """
-    args, kwargs = call.copied_arguments()
+    try:
+        args, kwargs = call.copied_arguments()
+    except RuntimeError:  # tensors of torch.func.vmap or grad, which end with the transform
+        return list(breaks)
     with leave_no_trace(call), pause_observing():
         try:
             stack = first_break(call.fn, args, kwargs, dynamic)

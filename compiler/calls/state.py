@@ -89,7 +89,8 @@ class State:
     def _save(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Save one object; yield the names and values of the objects in it."""
         if isinstance(value, torch.Tensor):
-            self._restores.append(_restore_of_tensor(value, self._is_copied(value.nbytes)))
+            is_copied = value.layout == torch.strided and self._is_copied(value.nbytes)
+            self._restores.append(_restore_of_tensor(value, is_copied))
             yield f"{name}.grad", value.grad if value.is_leaf else None
         elif isinstance(value, np.ndarray):
             if value.flags.writeable and self._is_copied(value.nbytes):

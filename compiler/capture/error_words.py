@@ -39,6 +39,13 @@ _LIMITS: Mapping[str, tuple[str, str]] = {
 """Limits of torch itself: error pattern -> where the limit applies, and what to change."""
 
 
+_NO_CHOICES = "No choices to select"
+_NO_LIBRARY = (
+    "none of the libraries in max_autotune_gemm_backends has a kernel for this matmul here. CUTLASS needs NVIDIA's "
+    "CUTLASS with its Python package, and nvcc. CUTEDSL needs nvidia-cutlass-dsl. Both need an NVIDIA GPU as target"
+)
+
+
 def inner_error(error: BaseException) -> BaseException:
     """The error that Dynamo or Inductor wrapped, or `error` itself."""
     return getattr(error, "inner_exception", None) or error
@@ -46,6 +53,10 @@ def inner_error(error: BaseException) -> BaseException:
 
 def first_lines(error: BaseException, count: int = 4) -> str:
     inner = inner_error(error)
+    if isinstance(inner, KeyError):  # its text is the key alone
+        return f"torch has no entry for {', '.join(map(str, inner.args))} in one of its tables"
+    if _NO_CHOICES in str(inner):
+        return _NO_LIBRARY
     lines = [line.rstrip() for line in str(inner).splitlines() if line.strip()]
     return "\n".join(lines[:count]) or type(inner).__name__
 
@@ -69,4 +80,6 @@ def hint_of(error: BaseException) -> str:
     inner = inner_error(error)
     if type(inner).__name__ == "InvalidCxxCompiler":
         return "install a C++ compiler (on Debian: apt-get install g++), or leave out --time and --check"
+    if _NO_CHOICES in str(inner):
+        return "name others, too: options={'max_autotune_gemm_backends': 'CUTLASS,TRITON,ATEN'}"
     return f"raised as {type(inner).__name__}; the function itself ran without torch.compile"

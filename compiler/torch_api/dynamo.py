@@ -425,6 +425,19 @@ class _CapturedError(Exception):
     """Ends a call once its graph is captured, before the graph runs."""
 
 
+def with_inlined(call: Function, fn: Any) -> Function:
+    """A function that does `call`; TorchDynamo traces `fn` instead, in compiled code that calls it."""
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    called.__dict__["_torchdynamo_inline"] = traced
+    return called
+
+
 def first_break(
     fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool | None
 ) -> tuple[tuple[str, int], ...] | None:

@@ -400,6 +400,7 @@ def calls(module: GraphModule) -> Iterator[Node]:
 
 def higher_order_operators(module: GraphModule) -> tuple[str, ...]:
     """The names of the higher-order operators that a graph and its bodies call, each once."""
+    module = getattr(module, "gm", module)  # of a graph that takes lists: a module around it flattens them
     graphs = [module, *(body.module for body in bodies(module))]
     targets = (node.target for graph in graphs for node in calls(graph))
     found = (target for target in targets if isinstance(target, torch._ops.HigherOrderOperator))

@@ -85,13 +85,19 @@ RULES: tuple[Rule, ...] = (
         kinds=("Attempted to wrap RNN, GRU, or LSTM",),
     ),
     Rule(
-        "{code} makes a sparse tensor, which graphs do not hold.",
+        "{code} takes or makes a sparse tensor, which graphs do not hold.",
         "Keep it dense, or do the sparse part outside of the compiled function.",
         kinds=(
             "Attempted to wrap sparse Tensor with VariableTracker",
             "Attempted to wrap sparse Tensor",
             "Sparse tensor creation not supported",
         ),
+    ),
+    Rule(
+        "A transform of torch.func (vmap, grad, jvp) is called on compiled code: TorchDynamo traces transforms only "
+        "inside of what it compiles.",
+        "Compile what calls the transform: torch.compile(torch.func.vmap(f)).",
+        kinds=("Unsupported functorch tracing attempt",),
     ),
     Rule(
         "{code} copies tensors by way of Python's copy protocol.",
