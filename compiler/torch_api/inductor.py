@@ -302,7 +302,8 @@ class _Session:
         with self.count_depth() as depth:
             result = run(module, *args, **kwargs)
         if depth == 1:
-            self.observer.on_graph("pre_grad", "", getattr(result, "gm", result))
+            graph: Any = getattr(result, "gm", result)
+            self.observer.on_graph("pre_grad", "", graph)
         return result
 
     def observe_joint_passes(self, run: Function, module: Any, *args: Any, **kwargs: Any) -> Any:
