@@ -12,6 +12,7 @@ import msgspec
 
 from compiler.record import READABLE, SCHEMA, Record
 from explorer.findings.diagnosis import Diagnostic
+from explorer.findings.numerics_across import ComparedValue
 from explorer.run import answers
 
 FOLDER = Path(__file__).parents[1] / "docs/reference/schemas"
@@ -20,15 +21,16 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The schemas by file name."""
-    (page, record, _), known = msgspec.json.schema_components(
-        (answers.Page, Record, Diagnostic), ref_template="#/$defs/{name}"
+    (page, record, *_), known = msgspec.json.schema_components(
+        (answers.Page, Record, Diagnostic, ComparedValue), ref_template="#/$defs/{name}"
     )
-    of_answers = {name: known[name] for name in ("Page", *_reached("Diagnostic", known))}
+    of_answers = {name: known[name] for name in ("Page", "ComparedValue", *_reached("Diagnostic", known))}
     of_records = {name: known[name] for name in _reached("Record", known)}
     return {
         f"answer-{answers.SCHEMA}.json": {
             "$schema": DIALECT, "title": f"Answer of tcompile, schema {answers.SCHEMA}",
-            "$comment": "Items of an answer of kind `diagnosis` are `#/$defs/Diagnostic`.", **page, "$defs": of_answers,
+            "$comment": "Items of an answer of kind `diagnosis` are `#/$defs/Diagnostic`, of `numerics` "
+            "`#/$defs/ComparedValue`.", **page, "$defs": of_answers,
         },
         f"record-{SCHEMA}.json": {
             "$schema": DIALECT, "title": f"Record of tcompile, schema {SCHEMA}",

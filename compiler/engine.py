@@ -415,13 +415,15 @@ def explore(
     calls: Sequence[Sequence[Any]] = (),
     site: tuple[fx.SourceFrame, ...] | None = None,
     shared: SharedGraphs | None = None,
+    copies_inputs: bool = False,
 ) -> Explored:
     """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises.
 
     With `calls`, a sequence of argument tuples, `fn` is called once for each, and the value is a list of the results.
-    `site` and `shared` are as for `Exploration`.
+    `site` and `shared` are as for `Exploration`. With `copies_inputs`, inputs of graphs are kept as before the call.
     """
     with Exploration(options, listener=listener, site=site, shared=shared) as exploration:
+        exploration._recorder.copies_inputs |= copies_inputs
         compiled = exploration.compile(fn)
         values = [compiled(*each, **(kwargs or {})) for each in calls or [args]]
         value = values if calls else values[0]

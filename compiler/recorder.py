@@ -74,6 +74,7 @@ class Recorder:
         self._shared = shared
         self._taken: list[str] = []
         self.build = build
+        self.copies_inputs = bool(builder.options.check)
         self.book = SourceBook()
         self.names = GeneratedNames()
         self.clock = Clock()
@@ -207,7 +208,7 @@ class Recorder:
         identity = f"captured[{graph}]"
         self.breaks.graph(frame, identity, bucket.whole if bucket else captured)
         check = self.builder.options.check
-        kept = self.kept.setdefault(graph, KeptFrame(bool(check), keeps_stages=check is True))
+        kept = self.kept.setdefault(graph, KeptFrame(self.copies_inputs, keeps_stages=check is True))
         self.hooks.add_graph(graph, module, bucket)
         recorder = GraphRecorder(self, graph, kept)
         known = self.builder.frames[frame]

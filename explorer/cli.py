@@ -18,6 +18,7 @@ from explorer.cli_diff import add_diff
 from explorer.cli_json import add_json, answers_alone, join_json, print_answer, prints_json
 from explorer.cli_kernel import add_kernel
 from explorer.cli_mcp import add_mcp
+from explorer.cli_numerics import add_numerics
 from explorer.cli_repro import add_repro
 from explorer.cli_watch import add_watch
 from explorer.entry.file_call import (
@@ -144,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     add_watch(commands)
     add_kernel(commands)
     add_mcp(commands)
+    add_numerics(commands)
     _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)

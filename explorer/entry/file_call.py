@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from explorer.entry.options import OPTIONS, asked_options
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from compiler.record.options import Options
     from explorer.entry.user_code import UserError
     from explorer.run.run import Run
+
+Result = TypeVar("Result")
 
 _OF_DEVICE = re.compile(r"(?i)\b(cuda|nvidia|hip|rocm|xpu|mps|gpus?)\b|accelerator")
 """Words of torch's errors about a device that is not here."""
@@ -102,10 +104,15 @@ def output_path(*suffixes: str) -> Any:
 
 def explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
     """Explore the call that `args` describe. If the user's code raises, print its traceback and return None."""
+    return unless_it_raises(args, lambda: explore_loaded(args, options))
+
+
+def unless_it_raises(args: argparse.Namespace, run: Callable[[], Result]) -> Result | None:
+    """What `run` returns. If the user's code raises in it, print its traceback and return None."""
     from explorer.entry.user_code import UserError
 
     try:
-        return explore_loaded(args, options)
+        return run()
     except UserError as error:
         traceback.print_exception(type(error.cause), error.cause, error.trace)
         args.failed = True

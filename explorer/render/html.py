@@ -88,3 +88,16 @@ def safe(content: str) -> str:
 def prose(content: str) -> str:
     """Escape a sentence for HTML; text in backticks becomes code."""
     return re.sub("`([^`]*)`", r"<code>\1</code>", safe(content))
+
+
+def static_page(title: str, body: str) -> str:
+    """A page without scripts, light or dark as the browser is; nothing is loaded from elsewhere."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        'img-src data:">'
+        f"<title>{safe(title)}</title><style>:root{{color-scheme:light dark}}"
+        "body{font:14px/1.5 system-ui,sans-serif;max-width:1200px;margin:2em auto;padding:0 1em}</style></head>"
+        f'<body><main><h1 style="font-size:1.3em">{safe(title)}</h1>{body}</main></body></html>\n'
+    )
