@@ -55,6 +55,7 @@ compiler.advise                 rules that read a record, and trials of what the
 compiler.kernel_lab             a kernel of a record, edited
 compiler.timing                 eager against compiled, and where the time goes
 compiler.export                 torch.export
+compiler.numerics.across        values of two runs: which operation is the first to diverge
 compiler.numerics               stages, calls and kernels against eager and float64
 compiler.backend_record         a program of our backend as artifacts
 compiler.backend.inspect        a call opened: its programs pass by pass, passes replaced
