@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from compiler.record import BucketPlan, Collective, Problem, Span, Unit
 from compiler.record.builder import Builder
 from compiler.torch_api.collectives import is_initialized
 from compiler.torch_api.ddp_buckets import Bucket, bucket_plans, parameter_paths
-from compiler.torch_api.patching import Function
+from compiler.torch_api.patching import Function, stack_height
 from compiler.torch_api.pipelines import RunningStep
 from compiler.torch_api.sharded_weights import Buckets, active_buckets, observe_units, parameters_without_gradient
 
@@ -47,14 +48,16 @@ class HookLog:
     plans: list[BucketPlan] = field(default_factory=list)
     buckets: Buckets | None = None
     _ddp: Any = None
+    _base: int = 0
     _pipeline: RunningStep = field(default_factory=RunningStep)
     _watch: HookWatch | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
     _is_open: Callable[[], bool] = lambda: False
 
     def prepare(self, stack: ExitStack, is_observing: Callable[[], bool]) -> None:
-        """Collect until the end of `stack`, while `is_observing()`."""
+        """Collect until the end of `stack`, while `is_observing()`. The caller's caller begins the exploration."""
         self._stack, self._is_open = stack, is_observing
+        self._base = stack_height(sys._getframe(2))
         self.begin()
 
     def begin(self) -> None:
@@ -62,7 +65,7 @@ class HookLog:
         if self._watch is None and is_initialized():
             from compiler.torch_api.hook_collectives import watch_collectives
 
-            self._watch = self._stack.enter_context(watch_collectives(self._add))
+            self._watch = self._stack.enter_context(watch_collectives(self._add, self._base))
             self._stack.enter_context(self._pipeline.watch())
             self._stack.enter_context(observe_units(lambda moment, unit: self._add(UnitEntry(moment, unit))))
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -34,7 +35,14 @@ from compiler.torch_api import fx
 from compiler.torch_api.collectives import Message, OperatorCalls, group_facts, message_of_call
 from compiler.torch_api.dtensor import placement_names, redistribution_callers
 from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, outer_frames, unit_of_frames, wrapped_module
-from compiler.torch_api.patching import Function, call_hidden, call_instead, hide_frame, replace_attribute
+from compiler.torch_api.patching import (
+    Function,
+    call_hidden,
+    call_instead,
+    hide_frame,
+    replace_attribute,
+    stack_height,
+)
 
 _BOTH, _OUTPUT_FIRST, _SENT, _RECEIVED, _NONE = "both", "output first", "sent", "received", "none"
 METHODS: dict[str, tuple[CollectiveKind, str]] = {
@@ -92,9 +100,12 @@ class HookCall(Message):
 
 
 @contextmanager
-def watch_collectives(observe: Callable[[HookCall], None]) -> Iterator[HookWatch]:
-    """Report each collective that Python code calls in the block."""
-    watch = HookWatch(observe)
+def watch_collectives(observe: Callable[[HookCall], None], base: int = 0) -> Iterator[HookWatch]:
+    """Report each collective that Python code calls in the block.
+
+    Frames of this thread below the height `base` are left out: they call the exploration, and are not the program's.
+    """
+    watch = HookWatch(observe, base)
     with watch.stack:
         for name in filter(ProcessGroup.__dict__.__contains__, METHODS):
             observed = partial(watch.observe_method, name)
@@ -109,8 +120,9 @@ def watch_collectives(observe: Callable[[HookCall], None]) -> Iterator[HookWatch
 class HookWatch:
     """The replaced methods during one `watch_collectives`."""
 
-    def __init__(self, observe: Callable[[HookCall], None]) -> None:
+    def __init__(self, observe: Callable[[HookCall], None], base: int) -> None:
         self.observe = observe
+        self._base, self._thread = base, get_ident()
         self.stack = ExitStack()
         self._reducing: dict[int, _Reducing] = {}
         """The groups that reducers have now, by their id; C++ doesn't keep the Python part of one alive."""
@@ -134,7 +146,7 @@ class HookWatch:
         if self._leaves_out or is_traced or torch._C._current_graph_task_id() != -1:
             return run(tensor, source, target, **options)
         words = " → ".join(", ".join(placement_names(spec)) for spec in (source, target))
-        places = _user_places(outer_frames(sys._getframe(1)))
+        places = self._user_places(list(outer_frames(sys._getframe(1))))
         with OperatorCalls(lambda *call: self._report_operator(words, places, *call)):
             return run(tensor, source, target, **options)
 
@@ -150,7 +162,8 @@ class HookWatch:
 
         def report(group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             work = call(group, *args, **kwargs)
-            found = _hook_call(name, group, (*args, *kwargs.values()), sys._getframe(3))
+            frames = list(outer_frames(sys._getframe(3)))
+            found = _hook_call(name, group, (*args, *kwargs.values()), frames, self._user_places(frames))
             self.observe(found)
             return finished_work(args[0]) if found.kind == "all_reduce" and _backend(group) == "fake" else work
 
@@ -162,6 +175,12 @@ class HookWatch:
             return call_hidden(report, group, args, kwargs)
 
         return call_and_report
+
+    def _user_places(self, frames: list[FrameType]) -> tuple[Place, ...]:
+        """The places of the user's program among frames, innermost first."""
+        if get_ident() == self._thread:
+            frames = frames[: max(stack_height(frames[0]) - self._base + 1, 0)]
+        return tuple(_place(each) for each in frames if _is_of_user(each.f_code.co_filename))
 
     def watch_active_ddp(self) -> Any:
         """Return the DDP module whose forward runs now, if any; let its reducer call all_reduce through Python.
@@ -226,12 +245,13 @@ def current_unit_module() -> int:
     return 0
 
 
-def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | None) -> HookCall:
+def _hook_call(
+    name: str, group: Any, values: Sequence[Any], frames: Sequence[FrameType], places: tuple[Place, ...]
+) -> HookCall:
     kind, order = METHODS[name]
     first, second = (_tensors(value) for value in (*values[:2], None, None)[:2])
     inputs = [] if order in (_RECEIVED, _NONE) else second if order == _OUTPUT_FIRST else first
     outputs = [] if order in (_SENT, _NONE) else first
-    frames = list(outer_frames(frame))
     functions = {each.f_code.co_name for each in frames[:_OWN_FRAMES]}
     waits_later = kind == "recv" and "recv" not in functions and not functions.isdisjoint(_WAIT_LATER)
     of_fsdp = [each for each in frames if is_of_fsdp(each)]
@@ -252,7 +272,7 @@ def _hook_call(name: str, group: Any, values: Sequence[Any], frame: FrameType | 
         unit=unit_of_frames(of_fsdp),
         is_prefetch=any("prefetch" in each.f_code.co_name for each in of_fsdp),
         is_of_ddp=is_of_ddp,
-        places=_user_places(frames),
+        places=places,
         bucket=_bucket_of_hook(frames[:_OWN_FRAMES]) if in_backward and not (of_fsdp or is_of_ddp) else 0,
     )
 
@@ -263,8 +283,9 @@ def _bucket_of_hook(frames: Iterable[FrameType]) -> int:
     return next((value.index() + 1 for value in values if isinstance(value, GradBucket)), 0)
 
 
-def _user_places(frames: Iterable[FrameType]) -> tuple[Place, ...]:
-    return tuple(_place(each) for each in frames if not each.f_code.co_filename.startswith(_NOT_USERS))
+def _is_of_user(file: str) -> bool:
+    """Whether a file is the user's; IPython names a cell in angle brackets where no kernel runs it."""
+    return file.startswith("<ipython-input") or not file.startswith(_NOT_USERS)
 
 
 def _peer(number: Any, group: Group) -> int:

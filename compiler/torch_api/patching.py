@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 from torch._C._dynamo.eval_frame import set_eval_frame
@@ -107,6 +108,14 @@ def set_environment(**values: str) -> Iterator[None]:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def stack_height(frame: FrameType | None) -> int:
+    """The number of callers of a frame, and itself."""
+    height = 0
+    while frame is not None:
+        frame, height = frame.f_back, height + 1
+    return height
 
 
 def hide_frame(function: Function) -> Function:

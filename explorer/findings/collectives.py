@@ -168,7 +168,9 @@ def lines_table(record: Record, lines: SourceLines) -> Table:
         where: Words = line_link(place.file, place.line, lines) if place is not None else each.name
         rows.append(Row((where, Tag(place.code if place else "", "code"), *_numbers(each)), each.ids[:1]))
     caption = "By line of Python: a collective counts for each line that it was called through."
-    return Table(("line", "code", *_NUMBERS), tuple(rows), caption, (2, 3, 4, 5), label="Collectives by line")
+    return Table(
+        ("line", "code", *_NUMBERS), tuple(rows), caption, (2, 3, 4, 5), label="Collectives by line", style="calls"
+    )
 
 
 def calls_table(record: Record, found: Sequence[Schedule], lines: SourceLines) -> Table:
@@ -192,7 +194,7 @@ def calls_table(record: Record, found: Sequence[Schedule], lines: SourceLines) -
         rows.append(Row(cells, (each.id,), title=each.cause))
     head = ("collective", "group", "dtype", "bytes in", "bytes out", "estimate", "exposed", "line")
     caption = "Every call, in the order of the step. Exposed: how long the code stands still for it (estimate)."
-    return Table(head, tuple(rows), caption, (3, 4), label="All collectives")
+    return Table(head, tuple(rows), caption, (3, 4), label="All collectives", style="calls")
 
 
 def muted_tag(words: str) -> Tag:

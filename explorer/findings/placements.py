@@ -24,7 +24,8 @@ def placements_finding(record: Record) -> Finding | None:
     if not values:
         return None
     moved = [entity for stage in _AFTER for artifact in record.of_stage(stage) for entity in _results(artifact)]
-    sent = sum(bool(found.cause) for found in record.collectives)
+    causes = {entity.attrs["cause"] for entity in moved}
+    sent = sum(found.cause in causes for found in record.collectives)
     meshes = dict.fromkeys(mesh_text(entity.attrs) for entity in values)
     words = f"{pluralize(len(values), 'DTensor')} on the mesh {' and '.join(meshes)}; DTensor changes placements "
     words += f"{pluralize(len(moved), 'time')}, which takes {pluralize(sent, 'collective')}."
