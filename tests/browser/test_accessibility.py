@@ -11,6 +11,9 @@ from typing import Literal
 import pytest
 import torch
 from playwright.sync_api import Browser, Locator, Page, expect
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import explorer
 from compiler.record import Record
@@ -87,12 +90,22 @@ def two_backends() -> Record:
     return with_other_side(explore(MLP(), torch.randn(32, 64), vs="tcompile", stages=("forward", "kernels")).record)
 
 
+def rank_of_a_mesh() -> Record:
+    def make_model() -> torch.nn.Module:
+        mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+        model = parallelize_module(MLP(), mesh["tp"], {"deeper.0": ColwiseParallel(), "head": RowwiseParallel()})
+        return fully_shard(model, mesh=mesh["dp"])  # type: ignore[no-any-return]
+
+    return explorer.explore(make_model, torch.randn(8, 64), ranks=8, target="h100", stages="captured,joint").record
+
+
 RECORDS: dict[str, Callable[[], Record]] = {
     "pipeline": whole_pipeline,
     "breaks": tangled,
     "chain": chain_rule,
     "versus": two_backends,
     "timing": timed_record,
+    "rank": rank_of_a_mesh,
 }
 
 
