@@ -392,8 +392,10 @@ def gpu_profile(bench: Bench) -> Iterator[Figure]:
     yield Figure(
         "size of the trace that was written back", found.save(bench.folder / "again.json").stat().st_size / 1e6, "MB"
     )
+    results = ROOT / "benchmarks" / "results"
+    results.mkdir(exist_ok=True)
     for suffix in ("page.html", "again.json.gz"):
-        shutil.copy(found.save(bench.folder / suffix), ROOT / "benchmarks" / "results" / f"gpu_profile_{suffix}")
+        shutil.copy(found.save(bench.folder / suffix), results / f"gpu_profile_{suffix}")
 
 
 SECTIONS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
