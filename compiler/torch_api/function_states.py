@@ -113,7 +113,7 @@ def _metrics_by_code() -> dict[Place, list[Mapping[str, Any]]]:
     return found
 
 
-_WANTED = ("compile_id", "fail_type", "fail_reason", "recompile_reason", "config_suppress_errors")
+_WANTED = ("compile_id", "fail_type", "fail_reason", "recompile_reason", "restart_reasons", "config_suppress_errors")
 
 
 def _state(code: CodeType, metrics: Mapping[Place, list[Mapping[str, Any]]]) -> FunctionState:

@@ -11,6 +11,8 @@ from typing import IO
 from compiler.logs.events import Log
 from explorer.run.job import Job
 
+_LARGE = 16 * 2**20
+
 
 @contextmanager
 def observe(title: str = "observed") -> Iterator[Job]:
@@ -27,7 +29,7 @@ def observe(title: str = "observed") -> Iterator[Job]:
     from compiler.torch_api.own_trace import written_trace
 
     job = Job.of_logs(title, ())
-    with tempfile.TemporaryFile("w+", encoding="utf-8", prefix="tcompile_") as file:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", prefix="tcompile_") as file:
         try:
             with written_trace(file):
                 yield job
@@ -37,6 +39,8 @@ def observe(title: str = "observed") -> Iterator[Job]:
 
 
 def _log(title: str, file: IO[str]) -> Log:
-    """The log in a file, which may be closed afterwards."""
-    is_empty = file.seek(0, 2) == 0
-    return Log((title,), (b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),))
+    """The log in a file, which may be closed afterwards. The map of a large one keeps a file descriptor open."""
+    if file.seek(0, 2) > _LARGE:
+        return Log((title,), (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ),))
+    file.seek(0)
+    return Log((title,), (file.read().encode(),))

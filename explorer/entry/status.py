@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -101,7 +101,7 @@ def _in_words(state: FunctionState, rest: Sequence[FunctionState]) -> tuple[Stat
     if state.with_graph:
         return "compiled", f"compiled as one graph ({versions})"
     if state.compiled:
-        return "eager", "called, and it has no tensor operation to compile"
+        return "eager", _without_graph(state, last)
     if reason and not state.is_shared:
         return "eager", f"given up, runs eagerly: {reason}"
     if state.is_shared and state.was_seen:
@@ -109,6 +109,16 @@ def _in_words(state: FunctionState, rest: Sequence[FunctionState]) -> tuple[Stat
     if state.was_seen:
         return "eager", "called under torch.compile, and skipped: it runs eagerly"
     return "never called", "never called under torch.compile"
+
+
+def _without_graph(state: FunctionState, last: Mapping[str, Any]) -> str:
+    """Why a function that was compiled has no graph. Modules share torch's code, and with it the reasons."""
+    restarts = [] if state.is_shared else [str(reason) for reason in last.get("restart_reasons") or ()]
+    if restarts:
+        why = clip(restarts[-1].partition("\n")[0], _REASON)
+        return f"no graph: it breaks before its first tensor operation: {why}"
+    breaks = ", or it breaks before the first" if state.is_shared else ""
+    return f"called, and it has no tensor operation to compile{breaks}"
 
 
 def _is_limit(reason: str) -> bool:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,9 +30,17 @@ def compiled(function: Any, **options: Any) -> Any:
     return torch.compile(function, backend="eager", **options)
 
 
+def state() -> tuple[object, ...]:
+    """What a block must leave as it was: logging, environment, torch's settings, open files."""
+    return (
+        list(TRACE.handlers), TRACE.level, list(logging._handlers), dict(os.environ),  # type: ignore[attr-defined]
+        torch._dynamo.config.get_config_copy(), len([*Path("/dev/fd").iterdir()]),
+    )  # fmt: skip
+
+
 def test_observed_blocks_nest_and_leave_nothing() -> None:
     compiled(lambda x: x - 1)(torch.ones(2))  # torch's own handler removes itself at the first event
-    before = list(TRACE.handlers), TRACE.level, dict(os.environ), list(logging._handlers)  # type: ignore[attr-defined]
+    before = state()
     thread = threading.Thread(target=lambda: compiled(lambda x: x.cos())(torch.ones(2)))
     with suppress(ZeroDivisionError), observe() as outer:
         with observe("inside") as inner:
@@ -44,8 +53,7 @@ def test_observed_blocks_nest_and_leave_nothing() -> None:
     assert (len(outer.compilations), len(inner.compilations), len(nothing.compilations)) == (2, 1, 0)
     assert outer.compilations[0].file == __file__
     assert "cos" in inner["0/0" if inner.compilations[0].id == "0/0" else inner.compilations[0].id]["captured"].text
-    after = list(TRACE.handlers), TRACE.level, dict(os.environ), list(logging._handlers)  # type: ignore[attr-defined]
-    assert after == before
+    assert state() == before
 
 
 def broken(x: torch.Tensor) -> torch.Tensor:
@@ -65,6 +73,15 @@ def given_up(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+@torch.compiler.disable
+def disabled(x: torch.Tensor) -> torch.Tensor:
+    return x.cos()
+
+
+def forwarding(x: torch.Tensor) -> torch.Tensor:
+    return disabled(x)
+
+
 class Own(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sin()
@@ -73,6 +90,8 @@ class Own(torch.nn.Module):
 def test_status_of_each_function() -> None:
     compiled(broken)(torch.ones(2))
     compiled(given_up)(torch.ones(2))
+    compiled(forwarding)(torch.ones(2))
+    assert "breaks before its first tensor operation" in status(forwarding)[0].words
     with torch._dynamo.config.patch(recompile_limit=2):
         again = compiled(resized, dynamic=False)
         for size in range(2, 6):
