@@ -12,6 +12,7 @@ export default () => ({
         event.target.toggleAttribute("data-lm-suppress-shortcuts", !event.ctrlKey && !event.metaKey && !event.altKey);
     };
     window.addEventListener("keydown", keep, { capture: true });
+    el.classList.add("tcompile", "tc-job-frame"); // the rules of documents are for what is inside of an explorer
     el.append(index.root);
     return () => {
       window.removeEventListener("keydown", keep, { capture: true });
