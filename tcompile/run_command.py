@@ -47,7 +47,6 @@ _SHOWN_AFTER = 1.0
 """Seconds: how often the trace is looked at, and after how long a compilation is shown."""
 _READ_EACH_SECOND = 50_000
 """Bytes of events whose records a page has that was not asked for, for each second of the program: some 1.5 % of it."""
-_PRIORITY = 10
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
 _FROM_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent, to all processes in the foreground."""
@@ -251,9 +250,10 @@ class _Watch:
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
-        """Import what the page needs once something is compiled, with what the program leaves of the CPU."""
-        if sys.platform == "linux":  # the priority is that of the thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
+        """Import what the page needs once something is compiled.
+
+        The thread keeps its priority: on a busy machine, the page would wait for a thread with a low one.
+        """
         while not self.has_traces():
             time.sleep(_LOOK_EVERY)
         if sys.stderr.isatty():
