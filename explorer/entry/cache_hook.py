@@ -51,16 +51,19 @@ class _LoadAfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _at_exit() -> None:
     ended = time.time()
-    torch = sys.modules.get("torch")
-    if torch is None:
+    _write("ended", {"at": ended})
+    if "torch._dynamo" not in sys.modules or not os.environ.get("TCOMPILE_CACHES_SAVE"):
         return
-    saved = torch.compiler.save_cache_artifacts() if os.environ.get("TCOMPILE_CACHES_SAVE") else None
+    try:
+        saved = sys.modules["torch"].compiler.save_cache_artifacts()
+    except Exception as error:  # noqa: BLE001  whatever the program registered with torch: the note of the run has it
+        _write("not_saved", {"why": f"{type(error).__name__}: {error}"})
+        return
     if saved is not None:
         (FOLDER / f"artifacts_{RANK}.bin").write_bytes(saved[0])
-    _write("ended", {"at": ended, "bytes": len(saved[0]) if saved is not None else 0})
 
 
-def _write(name: str, values: dict[str, float]) -> None:
+def _write(name: str, values: dict[str, object]) -> None:
     (FOLDER / f"{name}_{RANK}.json").write_text(json.dumps(values))
 
 

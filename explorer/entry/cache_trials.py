@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from compiler.logs.cache_keys import CacheOutcome, cache_outcomes
 from compiler.logs.cold_start import cold_start_of
@@ -25,10 +27,12 @@ from compiler.logs.compilations import compilations_of
 from compiler.logs.files import LogError, read_logs
 from compiler.record.plain_text import one_line, pluralize, size_text
 from explorer.findings.cold_start import bypass_parts
+from explorer.reading.plain_text import clip
 from explorer.reading.shapes import seconds_text
 from explorer.render.document import Document, Parts, Row, Table, Text
 
 TRIALS = ("cold", "warm local caches", "loaded artifacts", "precompile, warm")
+_TAIL, _LINE_SHOWN = 4_096, 400
 _HELPS = 0.9
 """A trial helps if it takes at most this part of the cold run's time."""
 
@@ -66,11 +70,16 @@ class _Folders:
 
 
 def run_trials(command: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> tuple[Trial, ...]:
-    """Run a command five times and measure it. `tell` is told what runs. Raises TrialError and OSError."""
+    """Run a command five times and measure it; once, if nothing is compiled. `tell` is told what runs.
+
+    Raises TrialError and OSError.
+    """
     with tempfile.TemporaryDirectory(prefix="tcompile_caches_") as name:
         folders = _Folders(Path(name))
         tell("cold: empty caches")
         cold = _run(command, folders, TRIALS[0], "cold", {"TCOMPILE_CACHES_SAVE": "1"})
+        if not cold.compiling:
+            return (cold,)
         tell("warm: the caches that this run filled")
         warm = _run(command, folders, TRIALS[1], "cold")
         tell("empty caches, and the artifacts that the cold run saved")
@@ -100,24 +109,38 @@ def _run(
         **(extra or {}),
     }
     started = time.time()
-    done = subprocess.run(command, env=environment, capture_output=True, check=False)
-    seconds = time.time() - started
-    if done.returncode:
-        last = one_line(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-        raise TrialError(f"{name}: the program ended with exit code {done.returncode}: {last}")
+    with (own / "stderr").open("w+b") as errors:
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors, check=False)
+        seconds = time.time() - started
+        if done.returncode:
+            raise TrialError(_failure_words(name, done.returncode, _last_line(errors)))
     ended = max((float(_values(path)["at"]) for path in own.glob("ended_*.json")), default=started + seconds)
     return _trial(name, ended - started, trace, _note(own))
 
 
-def _values(path: Path) -> dict[str, float]:
-    values: dict[str, float] = json.loads(path.read_text())
+def _failure_words(name: str, code: int, last: str) -> str:
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    before = "" if name == TRIALS[0] else ", though it had succeeded before: it must be able to run five times"
+    return f"{name}: the program {how}{before}" + (f". Its last line: {last}" if last else "")
+
+
+def _last_line(errors: BinaryIO) -> str:
+    """The last line of what a program wrote to stderr."""
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL))
+    return clip(one_line(errors.read().decode(errors="replace").strip().rpartition("\n")[2]), _LINE_SHOWN)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text())
     return values
 
 
 def _note(folder: Path) -> str:
     saved = sum(path.stat().st_size for path in folder.glob("artifacts_*.bin"))
     loading = max((_values(path)["seconds"] for path in folder.glob("loaded_*.json")), default=0.0)
+    failed = next((one_line(_values(path)["why"]) for path in folder.glob("not_saved_*.json")), "")
     parts = (
+        f"artifacts could not be saved: {failed}" if failed else "",
         f"saved artifacts of {size_text(saved)}" if saved else "",
         f"loaded in {seconds_text(loading)}" if loading else "",
     )

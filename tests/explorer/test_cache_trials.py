@@ -11,7 +11,14 @@ from explorer.cli import main
 from explorer.entry.cache_trials import TrialError, run_trials
 
 TORCH = """
+import json, os
 from pathlib import Path
+import torch._dynamo
+def log(name, at):
+    values = json.dumps({"name": "dynamo", "ph": name, "ts": at, "args": {"compile_id": "0/0"}})
+    head = json.dumps({"chromium_event": {}, "frame_id": 0, "frame_compile_id": 0, "attempt": 0})
+    return "V0102 03:04:05.500000 7 torch/_dynamo/utils.py:12] " + head + chr(10) + chr(9) + values + chr(10)
+Path(os.environ["TORCH_TRACE"], "a.log").write_text(log("B", 0) + log("E", 10**6))
 class compiler:
     loaded = None
     def load_cache_artifacts(data): compiler.loaded = data
@@ -29,6 +36,7 @@ with open({log!r}, "a") as file:
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(TORCH)
+    (tmp_path / "torch" / "_dynamo.py").write_text("")
     (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['OWN'] = '1'\n")
     (tmp_path / "program.py").write_text(PROGRAM.format(log=str(tmp_path / "log")))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -45,9 +53,20 @@ def test_artifacts_are_loaded_in_third_run(program: Path) -> None:
     assert "saved artifacts of 9 B" in trials[0].note
 
 
+def test_failures_of_saving_and_of_later_runs_are_told(program: Path) -> None:
+    once = "import os, sys, torch\nif not os.environ.get('TCOMPILE_CACHES_SAVE'): sys.exit('x' * 5000 + ' ran before')"
+    program.write_text(once)
+    with pytest.raises(TrialError, match=r"it must be able to run five times\. Its last line: x+"):
+        run_trials([sys.executable, str(program)])
+    program.write_text("import torch\ntorch.compiler.save_cache_artifacts = lambda: 1 / 0")
+    assert "artifacts could not be saved: ZeroDivisionError" in run_trials([sys.executable, str(program)])[0].note
+    program.write_text("print('nothing is compiled')")
+    assert len(run_trials([sys.executable, str(program)])) == 1
+
+
 def test_program_that_fails_ends_the_trials(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program.write_text("raise SystemExit('no data')")
-    with pytest.raises(TrialError, match="exit code 1: no data"):
+    with pytest.raises(TrialError, match="exit code 1. Its last line: no data"):
         run_trials([sys.executable, str(program)])
     assert main(["caches", "--", sys.executable, str(program)]) == 2
     assert "no data" in capsys.readouterr().err
