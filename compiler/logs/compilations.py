@@ -24,7 +24,7 @@ Status = Literal["compiled", "broken", "cached", "exported", "empty", "skipped",
 """Outcome of a compilation.
 
 compiled: one graph of the whole frame. broken: a graph up to a graph break. cached: compiled, and all of its kernels
-came from a cache. exported: by torch.export or AOTInductor. empty: no tensor operation, so no graph. skipped:
+came from a cache. exported: by torch.export. empty: no tensor operation, so no graph. skipped:
 torch.compile gave up on the frame, which runs eagerly. limit: the recompile limit was reached, and new inputs run
 eagerly. failed: an error was raised. unfinished: the log ends before the compilation does.
 """
@@ -34,6 +34,8 @@ EAGER: frozenset[Status] = frozenset(("skipped", "limit"))
 
 _KERNEL = re.compile(rb"^\t?\w+ = async_compile\.(?!wait\b)\w+\(", re.MULTILINE)
 _PLACE = re.compile(r"Graph break in user code at (.+):(\d+)\n")
+_BACKEND = re.compile(r"^backend='[^\n]*' raised:\s*")
+_SKIPPED = re.compile(r"^skipping cudagraphs due to\s+", re.IGNORECASE)
 _LIMIT = re.compile(r"recompile.?limit|cache.?size.?limit", re.IGNORECASE)
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
 _KINDS = (
@@ -138,6 +140,7 @@ class _Open:
     wrapped: str = ""
     kernels: int = 0
     has_graph: bool = False
+    has_program: bool = False
     error: str = ""
     is_outer: bool = False
     earlier: _Open | None = None
@@ -159,7 +162,7 @@ class _Open:
             status=status,
             reason=reason or self._sharing_words(function),
             attempts=self.attempts,
-            restarts=tuple(map(_first_paragraph, _texts(metrics.get("restart_reasons")))),
+            restarts=tuple(map(first_paragraph, _texts(metrics.get("restart_reasons")))),
             seconds=self._seconds(),
             cache={name: ", ".join(dict.fromkeys(outcomes)) for name, outcomes in self.cache.items()},
             nodes=int(count) if (count := _number(metrics.get("graph_op_count"))) is not None else self.nodes,
@@ -214,15 +217,15 @@ class _Open:
         """The status, and its reason in words."""
         failure, kind = _text(self.metrics.get("fail_reason")), _text(self.metrics.get("fail_type"))
         if _LIMIT.search(kind) or (kind and _LIMIT.search(failure.partition("\n")[0])):
-            return ("failed" if kind.startswith("FailOn") else "limit"), _first_paragraph(failure)
+            return ("failed" if kind.startswith("FailOn") else "limit"), first_paragraph(failure)
         if kind or self.error:
-            why = _first_paragraph(failure) or self.error
+            why = first_paragraph(failure) or self.error
             gave_up = kind in ("Unsupported", "") and self.breaks
             if gave_up or self.metrics.get("config_suppress_errors") is True:
                 return "skipped", why
             return "failed", f"{kind}: {why}" if kind and kind != "Unsupported" else why
         if self.exported is not None and not self.stack:
-            return "exported", ""
+            return ("exported", "") if self.has_program else ("compiled", "without TorchDynamo")
         if not self.metrics and not (self.autograd and self.has_graph):
             return "unfinished", "the log ends during this compilation"
         if self.breaks:
@@ -230,7 +233,14 @@ class _Open:
         if not self.has_graph:
             return "empty", "no tensor operation to compile"
         outcomes = [outcome for each in self.cache.values() for outcome in each]
-        return ("cached" if outcomes and all(outcome == "hit" for outcome in outcomes) else "compiled"), ""
+        is_cached = outcomes and all(outcome == "hit" for outcome in outcomes)
+        return ("cached" if is_cached else "compiled"), self._no_cuda_graphs()
+
+    def _no_cuda_graphs(self) -> str:
+        """Why CUDA graphs were asked for and not used; "" if they were used, or nobody asked for them."""
+        why = _text(self.metrics.get("cudagraph_skip_reason")) or _text(self.backward.get("cudagraph_skip_reason"))
+        why = _SKIPPED.sub("", first_paragraph(why))
+        return f"no CUDA graphs: {why}" if why else ""
 
     def _seconds(self) -> dict[str, float]:
         """Seconds by phase, each without the phases inside it."""
@@ -356,7 +366,10 @@ def _read_exported(each: _Open, event: Event) -> None:
         place = f" at {file_name(at.file)}:{at.line}: {at.code}".rstrip(": ") if at.line else ""
         each.error = f"tracing stopped{place}"
     elif event.kind in ("exported_program", "aot_inference_graph", "aot_joint_graph"):
+        each.has_program |= event.kind == "exported_program"
         each.exported, each.nodes = exported_function(event.payload)
+        if not each.exported.function:
+            each.exported = Span("", 0, function="a graph without lines")
 
 
 def _add_artifact(each: _Open, event: Event) -> None:
@@ -402,7 +415,8 @@ def _parse_reasons(payload: str) -> tuple[str, ...]:
 
 _KEPT = frozenset(
     ("co_name", "co_filename", "co_firstlineno", "restart_reasons", "graph_op_count", "guard_count", "fail_type",
-     "fail_reason", "recompile_reason", "config_suppress_errors", "duration_us", "dynamo_cumulative_compile_time_us",
+     "fail_reason", "recompile_reason", "config_suppress_errors", "cudagraph_skip_reason",
+     "duration_us", "dynamo_cumulative_compile_time_us",
      "aot_autograd_cumulative_compile_time_us", "inductor_cumulative_compile_time_us",
      "inductor_code_gen_cumulative_compile_time_us", "backward_cumulative_compile_time_us")
 )  # fmt: skip
@@ -427,5 +441,7 @@ def _number(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _first_paragraph(text: str) -> str:
+def first_paragraph(text: str) -> str:
+    """The first paragraph of a message; of the error of a backend, that of the error that the backend raised."""
+    text = _BACKEND.sub("", text)
     return " ".join(text.partition("\n  Explanation:")[0].partition("\n\n")[0].split())[:_MOST_REASON]

@@ -35,6 +35,7 @@ from compiler.logs.changes import (
     value_lines,
     without_common,
 )
+from compiler.logs.compilations import first_paragraph
 from compiler.logs.events import Log
 from compiler.logs.fingerprints import (
     KINDS,
@@ -336,7 +337,7 @@ class _Pair:
         if not (a.metrics and b.metrics) or bool(a.metrics.get("fail_type")) == bool(b.metrics.get("fail_type")):
             return None
         failed, who, other = (b, *self.names[::-1]) if b.metrics.get("fail_type") else (a, *self.names)
-        reason = next(iter(str(failed.metrics.get("fail_reason") or "").strip().splitlines()), "")
+        reason = first_paragraph(str(failed.metrics.get("fail_reason") or ""))
         line = failed.metrics.get("fail_user_frame_lineno")
         place = Place(str(failed.metrics.get("fail_user_frame_filename")), line) if isinstance(line, int) else None
         words = f"compiling `{failed.name}` ({failed.id}) failed on {who}: {reason}; it succeeded on {other}"

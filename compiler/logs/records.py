@@ -241,7 +241,12 @@ class _Reader:
         for stage, reason in NOT_IN_LOGS.items():
             if stage not in made:
                 self.builder.problem(Problem(stage, reason, _HINT))
-        if not made & {"captured", "exported"}:
+        if made & {"joint", "forward", "inference"} and not made & {"captured", "exported"}:
+            words = (
+                "this was compiled without TorchDynamo, as by standalone_compile or AOTInductor, or came from a cache"
+            )
+            self.builder.problem(Problem("captured", words))
+        elif not made & {"captured", "exported"}:
             words = "no compilation in this log has a graph: frames were skipped, failed, or the log ends before"
             self.builder.problem(Problem("captured", words, "the breaks and the index of the job say why"))
         if missing := self.book.missing_files():

@@ -119,7 +119,8 @@ def record_named(job: Job, name: str) -> Record:
 
 
 def _record(name: str, rank: Rank, one: Compilation) -> Record:
-    return rank.record_of(one.id).with_fields(title=f"{shown_name(one)} ({one.place}), compilation {name}")
+    where = f" ({one.place})" if one.place else ""
+    return rank.record_of(one.id).with_fields(title=f"{shown_name(one)}{where}, compilation {name}")
 
 
 def names_of(job: Job) -> list[str]:

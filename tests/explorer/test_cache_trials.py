@@ -66,7 +66,7 @@ def test_failures_of_saving_and_of_later_runs_are_told(program: Path) -> None:
 
 def test_program_that_fails_ends_the_trials(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program.write_text("raise SystemExit('no data')")
-    with pytest.raises(TrialError, match="exit code 1. Its last line: no data"):
+    with pytest.raises(TrialError, match=r"exit code 1\. Its last line: no data"):
         run_trials([sys.executable, str(program)])
     assert main(["caches", "--", sys.executable, str(program)]) == 2
     assert "no data" in capsys.readouterr().err

@@ -124,3 +124,29 @@ def test_exports_and_their_failures_are_listed() -> None:
     record = job.ranks[0].record_of("4/0")
     assert record["exported[4/0]"].text.splitlines()[-1].lstrip("# ") == "x: USER_INPUT"
     assert "an operator has no fake kernel: lib.op" in [problem.reason for problem in record.problems]
+
+
+def test_graphs_compiled_without_dynamo_are_not_exports() -> None:
+    graph = '\tdef forward(self, x):\n\t    mm: "f32[8, 8]" = torch.ops.aten.mm.default(x, x)'
+    code = event("inductor_output_code", {"filename": "/a.py"}, "\tk = async_compile.triton('k')")
+    job = job_of(event("aot_inference_graph", {}, graph), code, event("aot_inference_graph", {}, graph), code)
+    assert [(one.status, one.nodes, one.kernels) for one in job.ranks[0].compilations] == [("compiled", 1, 1)] * 2
+    assert "without TorchDynamo" in job.ranks[0].compilations[0].reason
+    [problem] = [each for each in job.ranks[0].record_of("export#2").problems if each.stage == "captured"]
+    assert "compiled without TorchDynamo" in problem.reason
+
+
+def test_errors_of_backends_and_skipped_cuda_graphs_have_reasons() -> None:
+    skip = 'skipping cudagraphs due to cpu device (x). Found from : \n   File "t.py"'
+    failure = "backend='<Backend object at 0x7f>' raised:\nAssertionError: no kernel for x\n\nSet TORCHDYNAMO_VERBOSE=1"
+    fails = {"fail_type": "BackendCompilerFailed", "fail_reason": failure}
+    job = job_of(
+        event("dynamo_start", {"stack": []}, "", "0/0"),
+        event("dynamo_output_graph", {}, "\tg", "0/0"),
+        event("compilation_metrics", {"cudagraph_skip_reason": skip}, "", "0/0"),
+        event("dynamo_start", {"stack": []}, "", "1/0"),
+        event("compilation_metrics", fails, "", "1/0"),
+    )
+    first, second = job.ranks[0].compilations
+    assert (first.status, first.reason[:32]) == ("compiled", "no CUDA graphs: cpu device (x). ")
+    assert (second.status, second.reason) == ("failed", "BackendCompilerFailed: AssertionError: no kernel for x")
