@@ -93,6 +93,12 @@ class RankComparison:
     groups: tuple[tuple[int, ...], ...]
     differences: tuple[Difference, ...]
 
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The numbers below the highest rank's that have no log."""
+        known = {rank for group in self.groups for rank in group}
+        return tuple(sorted(set(range(max(known, default=-1))) - known))
+
 
 def compare_ranks(logs: Mapping[int, Log]) -> RankComparison:
     """Compare the ranks of a job by their logs."""

@@ -52,10 +52,12 @@ class _LoadAfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _at_exit() -> None:
     ended = time.time()
     _write("ended", {"at": ended})
-    if "torch._dynamo" not in sys.modules or not os.environ.get("TCOMPILE_CACHES_SAVE"):
+    torch = sys.modules.get("torch")
+    has_compiled = any(Path(os.environ["TORCH_TRACE"]).iterdir())
+    if torch is None or not has_compiled or not os.environ.get("TCOMPILE_CACHES_SAVE"):
         return
     try:
-        saved = sys.modules["torch"].compiler.save_cache_artifacts()
+        saved = torch.compiler.save_cache_artifacts()
     except Exception as error:  # noqa: BLE001  whatever the program registered with torch: the note of the run has it
         _write("not_saved", {"why": f"{type(error).__name__}: {error}"})
         return

@@ -39,9 +39,11 @@ def rank_document(comparison: RankComparison) -> Document:
     if count < 2:
         return ()
     differences = comparison.differences
+    missing = [Text(words, "warning") for words in _missing_words(comparison.missing)]
     if not differences:
-        return (Text(f"All {count} ranks are equal: graphs, guards, kernels and collectives.", "lead"),)
-    parts: list[Parts] = [Text(_summary(comparison, count), "lead")]
+        equal = f"All {count} ranks are equal: graphs, guards, kernels and collectives."
+        return (Text(equal if not missing else f"The {equal[4:]}", "lead"), *missing)
+    parts: list[Parts] = [Text(_summary(comparison, count), "lead"), *missing]
     hang = next((each.hang for each in differences if each.hang), "")
     parts += [Text(hang, "warning")] if hang else []
     if len(groups) > 1:
@@ -49,6 +51,14 @@ def rank_document(comparison: RankComparison) -> Document:
         parts.append(Table(("equal ranks", "number"), rows, right=(1,)))
     parts += [_card(each, number, hang) for number, each in enumerate(differences)]
     return parts
+
+
+def _missing_words(missing: tuple[int, ...]) -> Iterator[str]:
+    if missing:
+        yield (
+            f"No log of {rank_words(missing)} is here: either it was not copied, or the process ended before it "
+            "compiled anything, and then the others wait for it in their first collective."
+        )
 
 
 def _summary(comparison: RankComparison, count: int) -> str:

@@ -13,7 +13,6 @@ from explorer.entry.cache_trials import TrialError, run_trials
 TORCH = """
 import json, os
 from pathlib import Path
-import torch._dynamo
 def log(name, at):
     values = json.dumps({"name": "dynamo", "ph": name, "ts": at, "args": {"compile_id": "0/0"}})
     head = json.dumps({"chromium_event": {}, "frame_id": 0, "frame_compile_id": 0, "attempt": 0})
@@ -36,7 +35,6 @@ with open({log!r}, "a") as file:
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(TORCH)
-    (tmp_path / "torch" / "_dynamo.py").write_text("")
     (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['OWN'] = '1'\n")
     (tmp_path / "program.py").write_text(PROGRAM.format(log=str(tmp_path / "log")))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -312,3 +312,10 @@ def test_collectives_that_autograd_adds_are_compared() -> None:
     assert (found.kind, found.line) == ("collectives", 22)
     assert found.hang == "Rank 1 waits in all_gather_into_tensor(2, f32[8, 4][4, 1]cpu, 128 bytes), which rank 0 " \
         "never enters: the job hangs there."  # fmt: skip
+
+
+def test_ranks_without_a_log_are_named() -> None:
+    logs = {rank: Events(rank).compilation().log() for rank in (0, 1, 3)}
+    found = compare_ranks(logs)
+    assert (found.missing, found.differences) == ((2,), ())
+    assert "No log of rank 2 is here" in document_text(rank_document(found))
