@@ -541,9 +541,9 @@ def _returned_bytes(printed: PrintedGraph) -> list[int]:
 
 
 def _first_sentence(reason: str) -> str:
-    """The first line of an error, and the second one if the first only announces it: `backend='inductor' raised:`."""
+    """The first line of an error; of the error of a backend, the one that the backend raised."""
     first, _, rest = reason.strip().partition("\n")
-    return f"{first} {rest.strip().partition(chr(10))[0]}".strip() if first.endswith(":") else first
+    return rest.strip().partition("\n")[0] if first.endswith(" raised:") else first
 
 
 def _error_line(text: str) -> str:
