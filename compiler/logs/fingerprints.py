@@ -81,6 +81,8 @@ _TENSOR = re.compile(r'(\w+)(?:\[([^\]]*)\])(?:\[[^\]]*\])?')  # fmt: skip
 _BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "b8": 1, "c64": 8}
 OF_TORCH = re.compile(r"(?:^|/)torch/(?:distributed|_\w+|nn|ops)/")
 _LINES_SEARCHED = 20
+_USER_STACK = re.compile(r"^\s*User stack trace:[ \t]*\n(?:[ \t]+[^\n]*(?:\n|$))*", re.MULTILINE)
+"""What follows the reason of a recompilation: the calls that led to the guarded line."""
 _COLLECTIVE = re.compile(
     r"torch\.ops\._c10d_functional\.(?P<name>(?!wait_tensor)\w+?)_?(?:\.default|\.\w+)?\((?P<arguments>[^)]*)\)"
 )
@@ -392,7 +394,7 @@ def reasons_of(payload: str) -> list[str]:
     try:
         values = json.loads(payload)
     except (ValueError, RecursionError):
-        values = payload.splitlines()
+        values = _USER_STACK.sub("", payload).splitlines()
     reasons = values if isinstance(values, list) else [values]
     texts = (str(reason).partition("User stack trace:")[0] for reason in reasons)
     return [" ".join(text.split()) for text in texts if text.strip()]

@@ -296,6 +296,8 @@ def test_command_shows_ranks_cold_start_and_changed_caches(
 
 def test_reasons_of_any_depth_are_text() -> None:
     assert len(reasons_of("[" * 200_000)) == 1
+    with_stack = '0/0: flag == True  # t.py:5 in f\nUser stack trace:\n  File "t.py", line 5, in f\n    return x\n'
+    assert reasons_of(with_stack + "0/1: flag == False") == ["0/0: flag == True # t.py:5 in f", "0/1: flag == False"]
 
 
 def test_collectives_that_autograd_adds_are_compared() -> None:
