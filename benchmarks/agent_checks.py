@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import yaml
 
@@ -136,14 +139,21 @@ def alarms(names: Sequence[str]) -> bool:
     return not wrong
 
 
+WORSE = ("return torch", "print(x.sum().item())\n        return torch")
+"""The edit of the pull request that the workflow has to report."""
+
+
 def workflow(_: Sequence[str]) -> bool:
-    """Run the steps of the workflow in the documentation in a shell, as a runner of actions would."""
+    """Run the steps of the workflow in the documentation in a shell, as a runner of actions would.
+
+    First for a pull request that changes nothing, then for one that makes the model worse.
+    """
     page = (ROOT / "docs/jobs/ci.md").read_text()
     models = re.search(r"```python\n(# models\.py\n.*?)```", page, re.DOTALL)
     steps = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert models is not None
     assert steps is not None
-    jobs = yaml.safe_load(steps[1])["jobs"]
+    commands = [step["run"] for step in yaml.safe_load(steps[1])["jobs"]["budget"]["steps"] if "run" in step]
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join((str(_bin_with_tcompile(Path(folder))), os.environ["PATH"]))
         repository = Path(folder, "repository")
@@ -153,24 +163,63 @@ def workflow(_: Sequence[str]) -> bool:
             **os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true", "GITHUB_BASE_REF": "main",
             "GITHUB_STEP_SUMMARY": str(Path(folder, "summary.md")),
         }  # fmt: skip
-        (Path(folder) / "summary.md").touch()
+        git = "git add . && git -c user.name=a -c user.email=a@b.c commit -qm"
         prepare = (
             "git init -q -b main && tcompile check models.py:Classifier --input 'randn(8, 16)' --baseline budget.json "
-            "--update && git add . && git -c user.name=a -c user.email=a@b.c commit -qm first && "
-            "git update-ref refs/remotes/origin/main HEAD"
+            f"--update && {git} first && git update-ref refs/remotes/origin/main HEAD"
         )
-        commands = [prepare, *(step["run"] for step in jobs["budget"]["steps"] if "run" in step)]
-        codes = []
-        for command in commands:
-            if not command.startswith("pip"):
-                done = subprocess.run(
-                    ["bash", "-eo", "pipefail", "-c", command], cwd=repository, env=environment, check=False
-                )
-                codes.append(done.returncode)
-        made = sorted(each.name for each in repository.iterdir() if each.suffix in (".html", ".xml", ".sarif"))
-        summary = Path(folder, "summary.md").read_text()
-    print(f"workflow: exit codes {codes}, files {', '.join(made)}")
-    return codes == [0] * len(codes) and made == ["diff.html", "junit.xml", "tcompile.sarif"] and "|" in summary
+        _run_steps([prepare], repository, environment)
+        same = _run_steps(commands, repository, environment)
+        is_quiet = same.codes == [0, 0] and not same.annotations and not same.failures and not same.results
+        print(f"nothing changed: {same}")
+        (repository / "models.py").write_text(models[1].replace(*WORSE))
+        line = 1 + models[1].partition(WORSE[0])[0].count("\n")
+        _run_steps([f"{git} worse"], repository, environment)
+        worse = _run_steps(commands, repository, environment)
+        print(f"made worse: {worse}")
+    is_told = worse.codes == [1, 0] and f"::warning file=models.py,line={line}," in worse.annotations
+    is_told &= worse.failures >= 2 and ("breaks", line) in worse.results and "| graph breaks | 0 | 2 |" in worse.summary
+    return is_quiet and is_told and min(same.page_bytes, worse.page_bytes) > 10_000
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the steps of a job made: exit codes, annotations, failures in JUnit XML, results in SARIF by line."""
+
+    codes: list[int]
+    annotations: str
+    failures: int
+    results: list[tuple[str, int]]
+    summary: str
+    page_bytes: int
+
+    def __str__(self) -> str:
+        lines = self.annotations.count("::warning"), self.annotations.count("::error")
+        return (
+            f"exit codes {self.codes}, annotations {lines[0]} warnings and {lines[1]} errors, {self.failures} failures "
+            f"in JUnit XML, {len(self.results)} results in SARIF, a page of the diff of {self.page_bytes / 1e3:.0f} kB"
+        )
+
+
+def _run_steps(commands: Sequence[str], repository: Path, environment: dict[str, str]) -> Steps:
+    """Run each step that does not install; one that fails does not end the job, as with `if: always()`."""
+    summary = Path(environment["GITHUB_STEP_SUMMARY"])
+    summary.write_text("")
+    codes, shown = [], ""
+    for command in commands:
+        if not command.startswith("pip"):
+            done = subprocess.run(
+                ["bash", "-eo", "pipefail", "-c", command], cwd=repository, env=environment, check=False,
+                stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            codes.append(done.returncode)
+            shown += done.stdout
+    junit, sarif, page = (repository / name for name in ("junit.xml", "tcompile.sarif", "diff.html"))
+    results = json.loads(sarif.read_text())["runs"][0]["results"] if sarif.exists() else []
+    places = [(found["ruleId"], found["locations"][0]["physicalLocation"]["region"]["startLine"]) for found in results]
+    failures = len(ElementTree.parse(junit).getroot().findall(".//failure")) if junit.exists() else 0
+    annotations = "\n".join(line for line in shown.splitlines() if line.startswith("::"))
+    return Steps(codes, annotations, failures, places, summary.read_text(), page.stat().st_size if page.exists() else 0)
 
 
 def _bin_with_tcompile(folder: Path) -> Path:

@@ -400,9 +400,12 @@ def tools(names: Sequence[str]) -> bool:
 
 async def _tools(names: Sequence[str], with_process: bool) -> bool:
     failed = []
-    for can_write in (False, True) if "writes" in names else (False,):
-        async with _in_memory(can_write) as session:
-            for name in names if not can_write else ["writes", "outside"]:
+    brief, others = [name for name in names if name == "limits"], [name for name in names if name != "limits"]
+    for can_write, seconds, chosen in (
+        (False, 90, others), (True, 90, ["writes", "outside"] if "writes" in names else []), (False, 60, brief)
+    ):  # fmt: skip
+        async with _in_memory(can_write, seconds) as session:
+            for name in chosen:
                 failed += await _run_case(f"{name}{' --write' if can_write else ''}", CASES[name], session)
     if with_process:
         failed += await _run_case("gone", lambda _: client_gone(), None)
@@ -423,11 +426,11 @@ async def _run_case(name: str, case: Any, session: Session | None) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _in_memory(can_write: bool) -> AsyncIterator[Session]:
+async def _in_memory(can_write: bool, seconds: float) -> AsyncIterator[Session]:
     with _program() as folder:
         workspace = Workspace(folder, can_write=can_write)
         try:
-            commands = Commands(Limits(60, 2 * 2**30))
+            commands = Commands(Limits(seconds, 2 * 2**30))
             async with Client(make_server(workspace, commands), mode="legacy") as client:
                 yield Session(client, folder, can_write)
         finally:

@@ -20,7 +20,7 @@ release = version = PROJECT["version"]
 html_title = f"tcompile {version}"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_design"]
-exclude_patterns = ["_build", "_generated", "examples"]
+exclude_patterns = ["_build", "_generated", "examples", "skills"]
 suppress_warnings = ["mystnb.unknown_mime_type", "config.cache"]
 
 nb_execution_mode = "off"  # notebooks are shown with the outputs that they are stored with

@@ -154,10 +154,7 @@ def _xml(text: str) -> str:
 
 def sarif(reports: Sequence[Report], paths: Paths, version: str, default_file: str) -> dict[str, Any]:
     """SARIF 2.1.0: a result for each new place, at `default_file` if it has none."""
-    rules = [
-        {"id": name, "name": name, "shortDescription": {"text": f"More {words} than allowed"}}
-        for name, words in WORDS.items()
-    ]
+    rules = [{"id": name, "shortDescription": {"text": f"More {words} than allowed"}} for name, words in WORDS.items()]
     results = [
         _result(report, change, place, paths, default_file)
         for report in reports

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import explorer
-from compiler.record import SCHEMA
+from compiler.record import SCHEMA, Record
 from explorer.run.run import Run
 
 SAVED = Path(__file__).parent / "saved"
@@ -45,6 +45,17 @@ def test_files_saved_by_earlier_versions_have_halves(loaded: Run) -> None:
 def test_files_saved_by_earlier_versions_have_numbered_frames(loaded: Run) -> None:
     assert loaded.record.frames
     assert all(frame.id == f"{frame.code}/{frame.compilation}" for frame in loaded.record.frames)
+
+
+@pytest.mark.parametrize("name", ["training", "backend"])
+def test_record_of_schema_2_is_read(name: str) -> None:
+    """Schema 2 has no numbers of frames, and no variants of kernels."""
+    record = Record.from_json(gzip.decompress((SAVED / f"{name}.json.gz").read_bytes()))
+    data = json.loads(record.to_json()) | {"schema": 2}
+    for part, fields in (("frames", ("code", "compilation")), ("kernels", ("variant",))):
+        assert data[part]
+        data[part] = [{key: value for key, value in each.items() if key not in fields} for each in data[part]]
+    assert Record.from_json(json.dumps(data)) == record
 
 
 def test_second_side_of_an_earlier_version_has_halves(tmp_path: Path) -> None:
