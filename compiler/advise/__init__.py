@@ -39,6 +39,7 @@ RULES: Final[tuple[Rule, ...]] = (
     communication.cancelling_redistributions,
     cpu.threads,
     matmul.max_autotune,
+    traffic.double_precision,
     traffic.dtype_casts,
     traffic.layout_copies,
     traffic.unfused_loops,

@@ -17,6 +17,7 @@ WORTH = 0.03
 """Minimum share of the kernels' time for which a kind of traffic is reported."""
 TINY_BYTES = 256 * 1024
 """Bytes below which a reduction keeps a GPU busy for no longer than its launch takes."""
+NARROWER = frozenset({"float32", "float16", "bfloat16"})
 LEAST_TINY, MANY = 3, 0.1
 """Minimum number of such launches, and minimum share of all launches, to report them."""
 
@@ -39,6 +40,37 @@ def dtype_casts(reading: Reading) -> Iterator[Advice]:
         "Keep what is cast at each call in the format that is used: under autocast, weights are cast again in each "
         "call; model.to(torch.bfloat16) holds them so (and trains in it: keep a float32 copy for the optimizer).",
     )  # fmt: skip
+
+
+def double_precision(reading: Reading) -> Iterator[Advice]:
+    """Report float64 that a constant brings into a computation whose inputs have narrower numbers."""
+    inputs = {
+        entity.attrs.get("dtype") for artifact in reading.record.of_stage("captured") for entity in artifact.entities
+        if entity.kind == "placeholder"
+    }  # fmt: skip
+    known = reading.entities
+    wide = {name for found in reading.kernels for name in found.nodes if known[name].attrs.get("dtype") == "float64"}
+    mixed = [
+        name for name in sorted(wide) if any(
+            known[each].attrs.get("dtype") in NARROWER and known[each].attrs.get("shape")
+            for each in known[name].inputs if each in known
+        )
+    ]  # fmt: skip
+    if not mixed or "float64" in inputs or not inputs & NARROWER:
+        return
+    found = f"{pluralize(len(wide), 'operation')} of the graph are in float64, and no input is."
+    told = "PyTorch promotes: a float64 tensor with dimensions turns all that it is combined with into float64."
+    moved = sum(each.bytes for each in reading.kernels if wide & set(each.nodes))
+    change = Change(
+        "Make the constant in the dtype of the data: dtype=x.dtype, torch.as_tensor(array, dtype=x.dtype). NumPy's "
+        "arrays are float64 unless told."
+    )
+    evidence = (
+        Evidence(told, "recorded", (*mixed[:1], *reading.lines(mixed[:1]))),
+        Evidence(f"The kernels with them read and write {size_text(moved)}; float64 has twice the bytes of float32."),
+    )
+    numbers = "Results are then float32, with its rounding."
+    yield Advice("float64", "Float64 by promotion", found, evidence, None, change, numbers)
 
 
 def _only_moves(found: KernelFacts) -> bool:
