@@ -11,7 +11,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
+import tcompile
 from build_tools import write_schemas
 from compiler.record import Record, Site, Span, Suggestion, XRay
 from explorer.findings.diagnosis import diagnose
@@ -64,6 +66,20 @@ def test_wrong_cursors_and_limits_are_errors() -> None:
     for text in ("", "[]", '{"schema": 1}', answer_json(answer).replace('"schema":1', '"schema":7')):
         with pytest.raises(AnswerError):
             read_page(text)
+
+
+@pytest.mark.needs("g++")
+def test_wrong_number_in_half_precision_gets_a_tried_setting() -> None:
+    """Eager mode overflows in float16 between two operations that Inductor fuses in float32."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return (x.half() * 1000 * 1000 / 1000).float()
+
+    run = tcompile.explore(scaled, torch.full((8, 8), 2.0), target="cpu", check=True)
+    found = [each for each in run.diagnose().findings if each.kind == "wrong number"]
+    assert found
+    assert {each.state for each in found} == {"verified"}
+    assert found[0].snippet == ("torch.compile(model, options={'emulate_precision_casts': True})",)
 
 
 def test_answers_and_older_records_follow_the_published_schemas() -> None:
