@@ -6,6 +6,7 @@ and backward are traced again with each level's table, node by node. Sizes and a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -182,7 +183,9 @@ class LevelGraphs:
     def run_with_draws(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
         traced = self.trees[level, kind].traced
         given = give_values(place_draws(drawn.get(kind, {}), traced.values))
-        return HookedInterpreter(traced.module, given).run(*args)
+        with warnings.catch_warnings():  # vmap runs a mask's prims one by one, which is slow and right
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
+            return HookedInterpreter(traced.module, given).run(*args)
 
     def own_arguments(self) -> list[Any]:
         """Copies of the call's arguments; they require grad as in the call if a backward ran."""
