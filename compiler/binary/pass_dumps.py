@@ -24,13 +24,14 @@ MOST_LINES = 1500
 counted only.
 """
 
-_BEFORE = re.compile(r"// -----// IR Dump Before (\S+) \(([^)]*)\) \('([\w.]+)' operation")
+_BEFORE = re.compile(r"// -----// IR Dump Before (\w+)(?: \(([^)]*)\)|: ([\w-]+)[^(]*) \('([\w.]+)' operation")
+"""Triton 3.9 and later write `InlinerPass: inline{options}` where earlier ones write `Inliner (inline)`."""
 _INSIDE = re.compile(r"// -----// (.+?) internal IR Dump After: (.+)")
 _LOCATION = re.compile(r' loc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*")*\))*\))*\)')
 _VALUE = re.compile(r"%[\w$.-]+(?:[:#]\d+)?")
 _ALIAS = re.compile(r"#\w+(?![\w.])")
 _DEFINITION = re.compile(r"(#(?!loc)\w+) = (.*)")
-_INLINERS = ("Inliner", "GluonInline")  # they run passes on functions, as a part of their own work
+_INLINERS = ("inline", "gluon-inline")  # they run passes on functions, as a part of their own work
 
 
 _PIPELINERS = ("tritongpu-pipeline", "tritonamdgpu-pipeline", "tritonamdgpu-stream-pipeline")
@@ -103,7 +104,7 @@ def before_pipelining(dump: Dump) -> str:
 
 def _is_inside(section: _Section, opened: _Section | None) -> bool:
     """Whether the dump is of a pass that an inliner runs on a single function."""
-    return opened is not None and opened.name in _INLINERS and section.operation != "builtin.module"
+    return opened is not None and opened.argument in _INLINERS and section.operation != "builtin.module"
 
 
 def _sections(text: str) -> Iterator[_Section]:
@@ -123,7 +124,7 @@ def _sections(text: str) -> Iterator[_Section]:
 def _head(line: str) -> tuple[str, str, str, str] | None:
     """Name, argument, part and operation of a dump; None for a dump of another kind."""
     if found := _BEFORE.match(line):
-        return found[1], found[2], "", found[3]
+        return found[1], found[2] or found[3], "", found[4]
     if found := _INSIDE.match(line):
         return "", "", found[2].removesuffix(" //----- //").strip(), ""
     return None
