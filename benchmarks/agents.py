@@ -4,6 +4,7 @@
     python -m benchmarks.agents repairs clock warn      some of them
     python -m benchmarks.agents regressions             twenty injected regressions
     python -m benchmarks.agents alarms                  fifty checks of equal code
+    python -m benchmarks.agents repros                  twenty-five planted faults, each in one small file
     python -m benchmarks.agents workflow                the steps of the workflow in docs/jobs/ci.md, in a shell
     python -m benchmarks.agents mcp                     a client of `tcompile mcp` in every tool, hostile ones included
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import agent_checks, agent_repairs
+from benchmarks import agent_checks, agent_repairs, repros
 
 
 def _tools(names: Sequence[str]) -> bool:
@@ -28,6 +29,7 @@ SECTIONS: dict[str, Callable[[Sequence[str]], bool]] = {
     "repairs": agent_repairs.repairs,
     "regressions": agent_checks.regressions,
     "alarms": agent_checks.alarms,
+    "repros": repros.repros,
     "workflow": agent_checks.workflow,
     "mcp": _tools,
 }

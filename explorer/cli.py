@@ -112,7 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is 0 for success, 1 if the user's code raised, 2 for wrong usage or a file error, 130 if interrupted.
     """
     words = sys.argv[1:] if argv is None else argv
-    args = _parser().parse_args(join_values(join_json(words)))
+    parser = _parser()
+    args, rest = parser.parse_known_args(join_values(join_json(words)))
+    if rest and not ("take_rest" in args and args.take_rest(args, rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         with answers_alone(args):
             args.command(args)

@@ -30,7 +30,7 @@ def add_repro(commands: Any) -> None:
         "repro", help="write the smallest file that shows a fault again",
         description=_REPRO, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    command.set_defaults(command=_repro)
+    command.set_defaults(command=_repro, take_rest=_take_fault)
     add_code(command)
     command.add_argument("fault", nargs="?", default="", metavar="ID", help="which fault (the worst)")
     command.add_argument("-o", "--output", type=output_path(".py"), default=Path("repro.py"), metavar="PATH",
@@ -39,6 +39,14 @@ def add_repro(commands: Any) -> None:
     command.add_argument("--real-inputs", action="store_true", help="save the values of the inputs next to the file")
     command.add_argument("--seconds", type=float, default=180.0, help="how long to reduce (180)")
     add_options(command)
+
+
+def _take_fault(args: argparse.Namespace, rest: list[str]) -> bool:
+    """Take an ID that stands behind options, which argparse leaves over; return whether that was all."""
+    if args.fault or len(rest) != 1 or rest[0].startswith("-"):
+        return False
+    args.fault = rest[0]
+    return True
 
 
 def _repro(args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from compiler.numerics.policy.judge import AS_NEAR, TOLERANCE
+from compiler.repro.policy_text import policy_text
 from compiler.repro.subgraph import CannotCutError, RecordedGraph
 from compiler.repro.values import MAKE_RANDOM, TensorFacts
 from compiler.torch_api import fx
@@ -67,15 +67,6 @@ def to_float64(value):
     return type(value)(map(to_float64, value)) if isinstance(value, (list, tuple)) else value
 
 
-def error_of(mine, other):
-    """The largest difference; equal infinities and NaN at the same places do not differ."""
-    mine, other = (torch.view_as_real(x) if x.is_complex() else x for x in (mine, other))
-    mine, other = mine.detach().cpu().double(), other.detach().cpu().double()
-    same = (mine == other) | (mine.isnan() & other.isnan())
-    error = torch.where(same, 0.0, (mine - other).abs())
-    return error.nan_to_num(float("inf"), float("inf")).max().item() if error.numel() else 0.0
-
-
 def show():
     """Compare the compiled call with eager, and both with float64."""
     eager = results_of(lambda fn: fn, make_call)
@@ -90,32 +81,22 @@ def show():
         return ["wrong number"], "the results have other shapes or dtypes than eager's"
     if exact is not None and [x.shape for x in exact] != [x.shape for x in eager]:
         exact = None
-    found, detail = [], "all results are eager's, up to rounding"
-    largest = max((scale_of(theirs) for theirs in eager), default=0.0)
+    scope = Scope.of_results(eager)
     for place, (own, theirs) in enumerate(zip(mine, eager)):
-        error, scale = error_of(own, theirs), max(scale_of(theirs), 1e-3 * largest)
-        allowed = TOLERANCES.get(theirs.dtype, 0.0) * (scale or 1.0)
-        if error <= allowed:
-            continue
-        note = f"result {place} differs from eager by {error:.3g}, where {allowed:.3g} is allowed"
-        if exact is not None and theirs.is_floating_point():
-            from_exact, eagers = error_of(own, exact[place]), error_of(theirs, exact[place])
-            if from_exact <= AS_NEAR * eagers:
-                if eagers <= 100 * allowed:
-                    continue
-                note = f"eager is as far from float64: {eagers:.3g}"
-            note += f"; from float64 compiled is off by {from_exact:.3g}, eager by {eagers:.3g}"
-        found, detail = ["wrong number"], note
-        break
-    return found, detail
+        check = judge(f"result {place}", own, theirs, exact[place] if exact else None, scope)
+        if check.verdict == "differs":
+            return ["wrong number"], words_of(check)
+    return [], "all results are eager's, up to rounding"
 
 
-def scale_of(tensor):
-    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    if not values.is_floating_point():
-        return 0.0
-    known = values[values.isfinite()]
-    return known.abs().max().item() if known.numel() else 0.0
+def words_of(check):
+    error = "" if check.max_absolute is None else f" by {check.max_absolute:.3g}"
+    words = f"{check.subject} differs from eager{error}; {check.note}"
+    if check.max_absolute_float64 is None or check.eager_absolute_float64 is None:
+        return words
+    mine, eager = check.max_absolute_float64, check.eager_absolute_float64
+    fault = "eager" if eager > mine else "the compiled code"
+    return f"{words}; from float64 compiled is off by {mine:.3g}, eager by {eager:.3g}: {fault} is at fault"
 '''
 )
 
@@ -202,7 +183,8 @@ class Repro:
     def text(self) -> str:
         """The file."""
         return "\n".join([
-            f'"""{self.about or self.shows}"""', "", "import sys", "", "import torch", "", f"SHOWS = {self.shows!r}",
+            f'"""{self.about or self.shows}"""', "", "from __future__ import annotations", "", "import sys", "",
+            "import torch", "", f"SHOWS = {self.shows!r}",
             f"COMPILE = {dict(self.compile)!r}", *self._settings(), "torch.manual_seed(0)", "", self.body.strip(), "\n",
             self._show().strip("\n"), "", _MAIN,
         ])  # fmt: skip
@@ -212,12 +194,12 @@ class Repro:
         if self.kind == SLOW:
             settings.append(f"SLOWER = {self.slower!r}")
         if self.kind == WRONG:
-            known = ", ".join(f"{dtype}: {value!r}" for dtype, value in TOLERANCE.items())
-            settings += [f"TOLERANCES = {{{known}}}", f"AS_NEAR = {AS_NEAR!r}", f"HAS_FLOAT64 = {not self.draws}"]
+            settings.append(f"HAS_FLOAT64 = {not self.draws}")
         return settings
 
     def _show(self) -> str:
-        return {BREAK: FIND_BREAKS, WRONG: _COMPARE, CRASH: _CRASH, KERNEL: NAME_KERNELS, SLOW: _SLOW}[self.kind]
+        compare = f"{policy_text()}\n\n{_COMPARE}"
+        return {BREAK: FIND_BREAKS, WRONG: compare, CRASH: _CRASH, KERNEL: NAME_KERNELS, SLOW: _SLOW}[self.kind]
 
     def with_fields(self, **fields: Any) -> Repro:
         return replace(self, **fields)

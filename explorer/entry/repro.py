@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,8 @@ class ReproError(ValueError):
 class Fault:
     """One fault of a run. `graph` is the id of its captured graph, "" if unknown; `nodes` are the nodes behind it.
 
-    `index` counts the graph breaks before it. `name` is a kernel's name.
+    `index` counts the graph breaks before it. `name` is a kernel's name. `aliases` are other names that are printed for
+    it: the number in a diagnosis, torch's number of a break, the id of an artifact.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Fault:
     nodes: frozenset[str] = frozenset()
     index: int = 0
     name: str = ""
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,11 @@ class UserProgram:
     make_call: str
 
     def before_graph(self) -> str:
-        """Code that runs the user's file, for the operators that it registers."""
-        return f"import runpy\n\nrunpy.run_path({str(self.path.resolve())!r})"
+        """Code that runs the user's program, for the operators that it registers; its file need not be there."""
+        text, name = self.path.read_text(), self.path.name
+        return (
+            f"USERS_PROGRAM = {text!r}\nexec(compile(USERS_PROGRAM, {name!r}, 'exec'), {{'__name__': 'users_program'}})"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,24 @@ class ReproFile:
 
     def issue(self) -> str:
         """The text of an issue, in the form of PyTorch's bug reports for torch.compile."""
-        where, text = environment(), self.path.read_text()
+        from torch.utils.collect_env import get_pretty_env_info
+
+        text = self.path.read_text()
         return "\n".join([
             f"### 🐛 Describe the bug\n\n{self.fault.words}\n",
             f"The file below shows it: `{self.found.repro.shows}`. It was reduced to {self.found.size} of "
             f"{self.found.whole} {self.found.unit}.\n", *self.found.blame, "",
-            f"```python\n{text.rstrip()}\n```\n", f"### Error logs\n\n```\n{self.found.detail.rstrip()}\n```\n",
-            f"### Versions\n\n{versions(where)}\n",
+            f"```python\n{text.rstrip()}\n```\n",
+            f"### Error logs\n\n```\n{without_paths(self.found.detail.rstrip())}\n```\n",
+            f"### Versions\n\n```\n{without_paths(get_pretty_env_info())}\n```\n",
         ])  # fmt: skip
+
+
+def without_paths(text: str) -> str:
+    """The text without the folders of this machine: of packages, of the user, and of the files that were tried."""
+    text = re.sub(r"(/[^\s/\"']+)*/tcompile_repro_\w+/repro_\d+\.py", "repro.py", text)
+    text = re.sub(r"(/[^\s/\"']+)*/(site|dist)-packages/", "", text)
+    return text.replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
 
 
 def versions(where: Environment) -> str:
@@ -99,16 +115,17 @@ def faults(run: Run) -> list[Fault]:
         for index, each in enumerate(record.breaks)
     ]
     broken = 0
-    for each in run.diagnose(try_fixes=False).findings:
+    for number, each in enumerate(run.diagnose(try_fixes=False).findings, 1):
         kind = _KINDS.get(each.kind)
         if kind is not None and not (kind == SLOW and each.kind != "slow"):
-            found.append(Fault(each.id, kind, each.message, index=broken if kind == BREAK else 0))
+            aliases = tuple(filter(None, (str(number), f"[{number}]", each.gb_id)))
+            found.append(Fault(each.id, kind, each.message, index=broken if kind == BREAK else 0, aliases=aliases))
             broken += kind == BREAK
     found += [
         Fault(each.id, KERNEL, f"the kernel {each.name}", each.graph, _nodes_of(record, each.id), name=each.name)
         for each in record.kernels
     ]
-    found += [Fault(name, SLOW, f"graph {name} is slow", name) for name in run.kept]
+    found += [Fault(name, SLOW, f"graph {name} is slow", name, aliases=(f"captured[{name}]",)) for name in run.kept]
     return found
 
 
@@ -128,7 +145,7 @@ def find_fault(run: Run, asked: str) -> Fault:
             raise ReproError(f"nothing is broken or wrong; a kernel or a slow graph is named by its id: {names}")
         return ranked[0]
     for each in known:
-        if asked in (each.id, each.kind) or each.name == asked:
+        if asked in (each.id, each.kind, *each.aliases) or each.name == asked:
             return each
     raise ReproError(f"no fault {asked!r}{did_you_mean(asked, [each.id for each in known])}")
 
@@ -160,7 +177,9 @@ def make_repro(
             maker.remove_values()
             raise
     found = maker.add_about(found)
-    files.replace_file(output, found.repro.text().encode())
+    saved = repr(str(maker.values_path.resolve()))
+    beside = f"__import__('pathlib').Path(__file__).with_name({maker.values_path.name!r})"
+    files.replace_file(output, found.repro.text().replace(saved, beside).encode())
     if maker.values:
         import torch
 
