@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from compiler.numerics.policy.judge import judge
+from compiler.repro.policy_text import policy_text
 from compiler.repro.program import WRONG, Repro, graph_body
 from compiler.repro.reduce import Effort, minimize
 from compiler.repro.source import count_statements, reduce_source
@@ -75,12 +78,22 @@ def test_random_values_have_recorded_layout_and_range(dtype: torch.dtype) -> Non
     assert torch.view_as_real(made).max() <= 1 if dtype.is_complex else made.max() <= 1
 
 
+def test_repro_judges_by_the_policy() -> None:
+    names: dict[str, Any] = {}
+    exec(f"from __future__ import annotations\nimport torch\n{policy_text()}", names)
+    eager, exact = torch.linspace(-1, 1, 9), torch.linspace(-1, 1, 9, dtype=torch.float64)
+    for mine in (eager, eager + 1e-7, eager + 1e-3, eager / 0, eager.bfloat16(), (eager * 8).int()):
+        for best in (None, exact):
+            here, there = judge("r", mine, eager, best), names["judge"]("r", mine, eager, best)
+            assert (there.verdict, there.note, there.max_absolute) == (here.verdict, here.note, here.max_absolute)
+
+
 def test_repro_of_a_break_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, output, issue = (tmp_path / name for name in ("model_of_repro.py", "repro.py", "issue.md"))
     model.write_text(MODEL)
     options = ["--input", "randn(4, 5)", "-o", str(output)]
-    asked = ["repro", f"{model}:model", "graph break", *options]
-    assert cli.main([*asked, "--issue", str(issue)]) == 0
+    asked = ["repro", f"{model}:model", *options]
+    assert cli.main([*asked, "--issue", str(issue), "graph break"]) == 0
     told = capsys.readouterr().out
     assert "statements" in told
     assert "confirmed in a fresh process" in told
