@@ -118,7 +118,7 @@ def faults(run: Run) -> list[Fault]:
     for number, each in enumerate(run.diagnose(try_fixes=False).findings, 1):
         kind = _KINDS.get(each.kind)
         if kind is not None and not (kind == SLOW and each.kind != "slow"):
-            aliases = tuple(filter(None, (str(number), f"[{number}]", each.gb_id)))
+            aliases = tuple(filter(None, (each.kind, str(number), f"[{number}]", each.gb_id)))
             found.append(Fault(each.id, kind, each.message, index=broken if kind == BREAK else 0, aliases=aliases))
             broken += kind == BREAK
     found += [
