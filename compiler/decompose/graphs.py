@@ -51,6 +51,9 @@ class LevelGraphs:
             raise LevelError(f"the graph of {frame} was not kept: a saved record has text, and no graph to trace")
         if kept.arguments is None:
             raise LevelError(f"the graph of {frame} was not called, so there are no inputs to trace it with")
+        if any(map(_is_freed, kept.arguments)):
+            why = f"weights of the graph of {frame} were freed after its call, as FSDP does"
+            raise LevelError(f"{why}: explore the model before it is sharded")
         self.frame, self.captured = frame, captured
         self._module, self._eager, self._kept, self._arguments = kept.captured, kept.eager, kept, kept.arguments
         try:
@@ -279,6 +282,12 @@ def _note_draws(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple
     calls = "1 random call" if count == 1 else f"{count} random calls"
     note = f"the results of {calls} are those that ATen drew" if count else ""
     return tuple(replace(check, note=check.note or note) for check in checks)
+
+
+def _is_freed(value: Any) -> bool:
+    """Whether a tensor's memory was freed while others still hold the tensor."""
+    plain = isinstance(value, Tensor) and type(value) in (Tensor, torch.nn.Parameter)
+    return plain and value.layout == torch.strided and value.numel() > 0 and not value.untyped_storage().nbytes()
 
 
 def _own(value: Any, wants_gradient: bool) -> Any:

@@ -182,10 +182,10 @@ def note_meshes(note: Callable[[Any], None]) -> Iterator[None]:
 def refuse_objects(make_error: Callable[[], Exception]) -> Iterator[None]:
     """In the block, raise `make_error()` where torch unpickles an object that another rank has not sent."""
 
-    def read(original: Function, tensor: torch.Tensor, size: Any, group: Any) -> Any:
-        if not int(size):
+    def read(original: Function, tensor: torch.Tensor, tensor_size: Any, *args: Any, **options: Any) -> Any:
+        if not int(tensor_size):
             raise make_error()
-        return original(tensor, size, group)
+        return original(tensor, tensor_size, *args, **options)
 
     with replace_attribute(distributed_c10d, "_tensor_to_object", call_instead(read)):
         yield
