@@ -546,13 +546,21 @@ def word_of_collective(name: str) -> str:
 
 def calling_place(before: Place, after: Place | None, word: str, from_end: int) -> Place:
     """The line between two lines of the user that calls a function with this word: the last one, or one before it."""
-    until = after.line if after is not None and after.line >= before.line else before.line + _LINES_SEARCHED
     source = _source(before)
+    until = after.line if after is not None and after.line >= before.line else _end_of_block(source, before.line)
     calls = [line for line in range(before.line, min(until, len(source)) + 1) if word in source[line - 1]]
     if not calls:
         return before
     line = calls[max(0, len(calls) - from_end)]
     return Place(before.file, line, before.function, source[line - 1].strip())
+
+
+def _end_of_block(source: Sequence[str], line: int) -> int:
+    """The last line, of the next few, before one that is indented less than this line."""
+    own = len(source[line - 1]) - len(source[line - 1].lstrip()) if source else 0
+    following = range(line + 1, min(line + _LINES_SEARCHED, len(source)) + 1)
+    indents = ((at, source[at - 1]) for at in following if source[at - 1].strip())
+    return next((at - 1 for at, text in indents if len(text) - len(text.lstrip()) < own), line + _LINES_SEARCHED)
 
 
 def _source(place: Place) -> list[str]:
