@@ -56,6 +56,8 @@ STAGES = [
     "fusion",
     "kernels",
     "ttir",
+    "passes",
+    "layouts",
     "ttgir",
     "llir",
     "ptx",

@@ -57,7 +57,8 @@ def long_record() -> Record:
 def test_new_widget_has_manifest_and_small_parts() -> None:
     record = mlp_record()
     made = Explorer(record)
-    payload = Payload(record, pending=KernelCompiler(record).pending_stages())
+    compiler = KernelCompiler(record)
+    payload = Payload(record, pending=compiler.pending_stages(), makes=compiler.makes())
     assert made.manifest == payload.manifest()
     assert made.parts == [(part.data, part.artifact, part.name, part.digest) for part in payload.parts()]
 
