@@ -2,6 +2,7 @@
 
 `forked_python(folder)` starts that process and writes programs `python` and `tcompile` into a folder. `python` takes
 `-c` and `-m`. They behave like the real ones: arguments, environment, folder, standard streams, signals, exit status.
+With a GPU they are the real ones, because a fork can't use CUDA if its parent did.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROGRAM = '#!/bin/sh\nexec "{python}" -S -E "{file}" "{address}" {words} "$@"\n'
+REAL_PROGRAM = '#!/bin/sh\nexec "{python}" {words} "$@"\n'
 
 
 @contextmanager
@@ -23,11 +25,18 @@ def forked_python(folder: Path) -> Iterator[Path]:
     """Serve until the block ends. Gives the path of `python`, in the folder."""
     import subprocess
 
-    address = str(folder / "socket")
+    import torch
+
+    address, has_gpu = str(folder / "socket"), torch.cuda.is_available()
     for name, words in (("python", ""), ("tcompile", "-m tcompile")):
-        text = PROGRAM.format(python=sys.executable, file=__file__, address=address, words=words)
+        text = (REAL_PROGRAM if has_gpu else PROGRAM).format(
+            python=sys.executable, file=__file__, address=address, words=words
+        )
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
+    if has_gpu:
+        yield folder / "python"
+        return
     root = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": root}
     command = [sys.executable, "-c", f"from tests.forked_python import serve; serve({address!r})"]

@@ -32,6 +32,7 @@ class KernelWriter(TritonText):
         self.program, self.ctx = program, ctx
         self.tiles = self.choose_tiles(kernel)
         super().__init__(self.tiles.kernel, program)
+        self.is_wide = self.tiles.is_wide
         self.configs = self.choices()
         self.precision_of = precision(self.kernel, program)
         self.policy = ""
@@ -59,7 +60,7 @@ class KernelWriter(TritonText):
     @property
     def wide(self) -> str:
         """Suffix that converts indices to int64, "" if 32 bits are enough."""
-        return ".to(tl.int64)" if self.tiles.is_wide else ""
+        return ".to(tl.int64)" if self.is_wide else ""
 
     @property
     def arguments(self) -> list[str]:

@@ -242,13 +242,13 @@ class ReductionWriter(KernelWriter):
         if not loop.reduction.startswith("arg"):
             return (name,)
         at = self.names.new(f"{name}_at")
-        self.line(f"{at} = tl.full({shape}, {self.nowhere}, tl.{'int64' if self.tiles.is_wide else 'int32'})")
+        self.line(f"{at} = tl.full({shape}, {self.nowhere}, tl.{'int64' if self.is_wide else 'int32'})")
         return name, at
 
     @property
     def nowhere(self) -> int:
         """An index larger than all others, to initialize argmax and argmin."""
-        return 2 ** (63 if self.tiles.is_wide else 31) - 1
+        return 2 ** (63 if self.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
         """Write the accumulation of one tile of values in a reduction."""

@@ -25,7 +25,19 @@ import torch
 
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, Put, indices, parts
-from compiler.backend.ir.index import Atom, Index, Product, Quotient, Remainder, Var, atoms_of, indirects, is_natural
+from compiler.backend.ir.index import (
+    Atom,
+    Index,
+    Indirect,
+    Product,
+    Quotient,
+    Remainder,
+    Symbol,
+    Var,
+    atoms_of,
+    indirects,
+    is_natural,
+)
 from compiler.backend.ir.kernel_text import KernelText
 from compiler.backend.ir.scalar import DTYPES, HALVES, OPERATIONS
 
@@ -202,6 +214,7 @@ class TritonText(KernelText):
     spans      axes that each loop's value depends on, by target
     guard      condition that masks the current loads, "" for none
     guarded    axes that each guard depends on
+    is_wide    whether indices are 64-bit numbers
     """
 
     def __init__(self, kernel: Kernel, program: Program) -> None:
@@ -215,6 +228,7 @@ class TritonText(KernelText):
         self.spans: dict[str, set[str]] = {}
         self.uses: Counter[str] = Counter()
         self.levels: Mapping[str, int] = {}
+        self.is_wide = False
 
     def axes_of(self, value: Expr) -> set[str]:
         """The names of the axes that a value depends on."""
@@ -343,10 +357,23 @@ class TritonText(KernelText):
 
     write_remainder = write_quotient
 
+    def divides_unsigned(self, atom: Quotient | Remainder) -> bool:
+        """Whether the result of another division is divided by a constant that is not a power of two, in 32 bits.
+
+        LLVM turns a signed division into 16-bit products where it can prove that the numbers are small. For a chain of
+        such divisions, code for an H200 had wrong results (Triton 3.6, ptxas 12.8 to 13.1, with optimisation only).
+        """
+        by, inner = atom.by.constant, [*atoms_of(atom.of)]
+        is_chain = any(isinstance(other, Quotient | Remainder) for other in inner)
+        is_int32 = not (self.is_wide or any(isinstance(other, Indirect | Symbol) for other in inner))
+        return by is not None and by & (by - 1) != 0 and is_chain and is_int32
+
     def ratio_text(self, atom: Quotient | Remainder) -> str:
         """Text of a floor division or remainder. Triton truncates like C, so negative numbers need a helper."""
         of, by = self.index(atom.of), self.index(atom.by)
         if is_natural(atom.of):
+            if self.divides_unsigned(atom):
+                return f"({_operand(of)}.to(tl.uint32) {atom.sign} {by}).to(tl.int32)"
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
         if atom.of.constant is not None:  # a helper needs an argument with a dtype
             of = f"tl.full([], {of}, tl.int64)"

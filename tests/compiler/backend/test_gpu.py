@@ -275,3 +275,24 @@ def test_a_view_far_into_a_large_tensor() -> None:
     found = compiled(change)(x)
     assert found.tolist() == [2 * (number % 32 + 1) for number in range(8, 72)]
     assert x[-1].item() == 71 % 32 + 1
+
+
+def test_chain_of_divisions_matches_eager() -> None:
+    """The backward of a relative shift that is changed in place reads its gradient at a chain of quotients by 30."""
+
+    def shift(scores: Tensor, mask: Tensor) -> Tensor:
+        shifted = scores.reshape(2, 4, 32, 8)[:, :, 2:].reshape(2, 4, 8, 30)[..., :16]
+        shifted *= mask
+        return shifted
+
+    def grads(call: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        product = call(torch.einsum("bind,jd->bnij", *inputs), mask)
+        return torch.autograd.grad(product, inputs, upstream)
+
+    torch.manual_seed(0)
+    inputs = [
+        torch.randn(*shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for shape in ((2, 8, 4, 8), (32, 8))
+    ]
+    mask = torch.randn(8, 32, device="cuda")[:, :16]
+    upstream = torch.randn(2, 4, 8, 16, device="cuda", dtype=torch.bfloat16)
+    torch.testing.assert_close(grads(torch.compile(shift, backend=tcompile)), grads(shift))
