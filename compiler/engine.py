@@ -349,7 +349,7 @@ class Exploration:
             raise RuntimeError("Exploration.compile is for use inside `with Exploration(...) as exploration:`")
         if not self._builder.title:
             self._builder.title = title_of(fn)
-        return dynamo.with_inlined(functools.partial(self._call, fn, self._compile(fn)), fn)
+        return dynamo.replace_when_traced(functools.partial(self._call, fn, self._compile(fn)), fn)
 
     def _call(self, fn: Function, compiled: Function, /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder

@@ -34,16 +34,16 @@ def add_mcp(commands: Any) -> None:
     command.add_argument("--folder", type=Path, default=Path(), metavar="PATH", help="where the program is (here)")
     command.add_argument("--write", action="store_true", help="allow tools to change files in the folder")
     command.add_argument(
-        "--timeout", type=_checked(parse_time), default=Limits.seconds, metavar="TIME",
+        "--timeout", type=_checked_type(parse_time), default=Limits.seconds, metavar="TIME",
         help=f"how long one command may run: 90s, 5min ({Limits.seconds:g}s)",
     )  # fmt: skip
     command.add_argument(
-        "--memory", type=_checked(parse_size), default=Limits.bytes, metavar="SIZE",
+        "--memory", type=_checked_type(parse_size), default=Limits.bytes, metavar="SIZE",
         help=f"resident memory of one command: 500MB, 8GiB ({Limits.bytes // 2**30}GiB)",
     )  # fmt: skip
 
 
-def _checked(parse: Any) -> Any:
+def _checked_type(parse: Any) -> Any:
     """An argparse type that says what is wrong with a value."""
 
     def parse_value(text: str) -> Any:

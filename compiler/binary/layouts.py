@@ -70,8 +70,8 @@ def layouts_artifact(
         text += [f"== {number}. {title}", *words, "", *grid_rows(group), ""]
         lines |= dict.fromkeys(range(first, len(text)), (entity_id, *_line_ids(identity, group)))
         shown = {
-            "layout": group.layout, "shape": list(group.shape), "bases": group.bases, "bits": group.bits,
-            "types": group.types, "values": group.values, "tensors": group.count, "words": words,
+            "number": number, "layout": group.layout, "shape": list(group.shape), "bases": group.bases,
+            "bits": group.bits, "types": group.types, "values": group.values, "tensors": group.count, "words": words,
             "problem": group.problem, "line": first,
         }  # fmt: skip
         entities.append(Entity(entity_id, "layout", title, shown, (), (kernel.id, *_origins(group, kernel.id))))
@@ -136,10 +136,10 @@ def describe(group: Group) -> list[str]:
     lines += [f"{pluralize(group.count, 'tensor')}: {types}"] if group.count else []
     if group.problem:
         return [*lines, f"Not drawn: {group.problem}"]
-    return [*lines, *(_held(group) if not _is_memory(group) else _stored(group))]
+    return [*lines, *(_register_words(group) if not _is_memory(group) else _memory_words(group))]
 
 
-def _held(group: Group) -> Iterator[str]:
+def _register_words(group: Group) -> Iterator[str]:
     bases = group.bases
     held = [basis for basis in bases["register"] if any(basis)]
     threads = 2 ** (len(bases["lane"]) + len(bases["warp"]))
@@ -183,7 +183,7 @@ def _is_step(basis: Sequence[int], dimension: int, length: int) -> bool:
     return all(value == (length if axis == dimension else 0) for axis, value in enumerate(basis))
 
 
-def _stored(group: Group) -> Iterator[str]:
+def _memory_words(group: Group) -> Iterator[str]:
     if "offset" not in group.bases:
         yield "Rows and columns of tensor memory."
         return
@@ -207,7 +207,7 @@ def locate(bases: Mapping[str, Sequence[Sequence[int]]], shape: Sequence[int]) -
         raise ValueError(f"{size:,} registers or addresses are more than are drawn here ({MOST_ELEMENTS:,})")
     places: list[tuple[tuple[int, ...], Place]] = [((0,) * len(shape), {})]
     for name, own in bases.items():
-        steps = [_at(own, index, len(shape)) for index in range(2 ** len(own))]
+        steps = [_coordinates_of(own, index, len(shape)) for index in range(2 ** len(own))]
         places = [
             (tuple(a ^ b for a, b in zip(coordinates, step, strict=True)), {**place, name: index})
             for coordinates, place in places
@@ -219,7 +219,7 @@ def locate(bases: Mapping[str, Sequence[Sequence[int]]], shape: Sequence[int]) -
     return found
 
 
-def _at(bases: Sequence[Sequence[int]], index: int, rank: int) -> tuple[int, ...]:
+def _coordinates_of(bases: Sequence[Sequence[int]], index: int, rank: int) -> tuple[int, ...]:
     """The coordinates of an index: the exclusive or of those of its bits."""
     coordinates = [0] * rank
     for bit, basis in enumerate(bases):
@@ -275,18 +275,18 @@ def _cells(owners: Sequence[Sequence[Place]], lanes: int) -> Iterator[str]:
         start = column
 
 
-def _moving(place: Place) -> str:
+def _run_index(place: Place) -> str:
     """The index that counts along a run."""
     return next(name for name in ("register", "offset", "column") if name in place)
 
 
 def _follows(before: Place, after: Place) -> bool:
-    moving = _moving(before)
+    moving = _run_index(before)
     return {**before, moving: before[moving] + 1} == after
 
 
 def _owner(first: Sequence[Place], last: Place, lanes: int) -> str:
-    at, moving = first[0], _moving(last)
+    at, moving = first[0], _run_index(last)
     span = _span(at[moving], last[moving])
     if moving != "register":
         return f"lane {at['row']} column {span}" if "row" in at else f"@{span}"

@@ -97,7 +97,7 @@ def changes(dump: Dump, file: str) -> Iterator[PassFacts]:
         yield PassFacts(dump.pipeline, opened.name, opened.argument, failed=True)
 
 
-def before_pipelining(dump: Dump) -> str:
+def text_before_pipelining(dump: Dump) -> str:
     """The code before the pass that pipelines loops, where operations have their stages; "" if none ran."""
     return next((each.text for each in _sections(dump.text) if each.argument in _PIPELINERS), "")
 

@@ -55,7 +55,7 @@ def loop_words(scheduled: str, ttgir: str, file: str, options: Mapping[str, Any]
     """
     stages = int(options.get("num_stages", 0) or 0)
     for loop in _loops(scheduled, file):
-        yield loop.line, _pipelined(loop, ttgir) if _STAGE.search(loop.body) else _reason(loop, stages)
+        yield loop.line, _pipeline_words(loop, ttgir) if _STAGE.search(loop.body) else _reason(loop, stages)
 
 
 def unit_words(ttgir: str) -> list[str]:
@@ -100,7 +100,7 @@ def _end(rows: Sequence[str], start: int) -> int:
     return next((at for at in range(start + 1, len(rows)) if rows[at].startswith(closing)), len(rows))
 
 
-def _pipelined(loop: _Loop, ttgir: str) -> str:
+def _pipeline_words(loop: _Loop, ttgir: str) -> str:
     stages = 1 + max(map(int, _STAGE.findall(loop.body)))
     loads = [row for row in loop.body.split("\n") if _LOAD.search(row)]
     early = [row for row in loads if (found := _STAGE.search(row)) and int(found[1]) < stages - 1]

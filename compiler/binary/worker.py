@@ -32,7 +32,7 @@ from compiler.binary import listing
 from compiler.binary.alone import import_alone
 from compiler.binary.jobs import Job, LayoutFacts, Output, read, write
 from compiler.binary.layout_facts import read_layouts
-from compiler.binary.pass_dumps import Dump, before_pipelining, changes
+from compiler.binary.pass_dumps import Dump, changes, text_before_pipelining
 
 _OF_HEURISTICS = ("triton_heuristics", "DeviceProperties", "AutotuneHint", "ReductionHint", "TileHint")
 _SCRATCH = ("global_scratch_size", "profile_scratch_size")
@@ -122,7 +122,7 @@ def _with_passes(output: Output, dumps: list[Dump], job: Job, folder: Path) -> O
     if not dumps:
         return output
     found = tuple(each for dump in dumps for each in changes(dump, job.file))
-    scheduled = next((text for dump in dumps if (text := before_pipelining(dump))), "")
+    scheduled = next((text for dump in dumps if (text := text_before_pipelining(dump))), "")
     layouts: tuple[LayoutFacts, ...] = ()
     texts = [*folder.rglob("*.ttgir")]
     if texts:

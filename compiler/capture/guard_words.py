@@ -12,9 +12,11 @@ from typing import Any
 
 from compiler.record.plain_text import pluralize
 
+_SIZES = r"(?:(?:\d{1,19}|None)(?:, (?:\d{1,19}|None))*)?"
 _TENSOR = re.compile(
     r"check_tensor\(.*, (?P<type>\w+), DispatchKeySet\((?P<keys>[^)]*)\), torch\.(?P<dtype>\w+), "
-    r"device=(?P<device>\w+), requires_grad=(?P<grad>\w+), size=\[(?P<size>[^\]]*)\], stride=\[(?P<stride>[^\]]*)\]\)"
+    r"device=(?P<device>\w+), requires_grad=(?P<grad>\w+), "
+    rf"size=\[(?P<size>{_SIZES})\], stride=\[(?P<stride>{_SIZES})\]\)"
 )
 _TYPE = re.compile(r"type=<(?:class|enum) '(?P<type>[\w.<>]+)'>")
 _EQUALS = re.compile(r".*? == (?P<value>.*)$", re.DOTALL)

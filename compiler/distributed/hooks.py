@@ -135,10 +135,10 @@ class HookLog:
         builder.units.extend(_fsdp_units(found, hooks))
         builder.bucket_plans.extend(self.plans)
         if self._ddp is not None and (unused := parameters_without_gradient(self._ddp)):
-            builder.problem(_unreduced(unused))
+            builder.problem(_unreduced_bucket_problem(unused))
 
 
-def _unreduced(unused: Sequence[str]) -> Problem:
+def _unreduced_bucket_problem(unused: Sequence[str]) -> Problem:
     """Why DDP does not reduce a bucket: some of its parameters got no gradient."""
     more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
     return Problem(

@@ -146,10 +146,12 @@ class Inference:
 
     def _base(self, name: str) -> str:
         """The node that computes the value that a node is a view of."""
+        seen = {name}  # in a damaged log, a node can be its own input
         while (node := self.nodes[name]).kind == "call" and short_name(node.target) in _VIEWS and node.inputs:
-            if node.inputs[0] not in self.nodes:
+            if node.inputs[0] not in self.nodes or node.inputs[0] in seen:
                 break
             name = node.inputs[0]
+            seen.add(name)
         return name
 
     def _run(self) -> None:
@@ -167,11 +169,11 @@ class Inference:
             elif statement.kernel:
                 found = self._find_computed_nodes(statement, made)
                 nodes = found or self._by_slices(statement, made) or self._by_name(statement, made)
-                self.by_line[statement.line] = tuple(nodes) or self._copied(place, statement)
+                self.by_line[statement.line] = tuple(nodes) or self._nodes_of_copy(place, statement)
             elif statement.extern != "return":
                 self.by_line[statement.line] = self._read_next(place)
 
-    def _copied(self, place: int, statement: Statement) -> tuple[str, ...]:
+    def _nodes_of_copy(self, place: int, statement: Statement) -> tuple[str, ...]:
         """What a kernel copies that computes nothing: inputs of the graph, or of the next call of ATen."""
         if _NAMELESS.fullmatch(statement.kernel):
             return tuple(name for name in statement.reads if name in self._tensor_inputs(statement.reads))

@@ -149,7 +149,7 @@ class _Trace:
             else:
                 self._in_windows(run, theirs, start, kind)
             for node in run:
-                if node.target == "operator.getitem" and (origins := self.found.get(node.inputs[0])):
+                if node.target == "operator.getitem" and (origins := self.found.get(next(iter(node.inputs), ""))):
                     self.found[node.name] = origins
             start += len(run)
 

@@ -425,17 +425,17 @@ class _CapturedError(Exception):
     """Ends a call once its graph is captured, before the graph runs."""
 
 
-def with_inlined(call: Function, fn: Any) -> Function:
+def replace_when_traced(call: Function, fn: Any) -> Function:
     """A function that does `call`; TorchDynamo traces `fn` instead, in compiled code that calls it."""
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
+    def run_traced(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def run_call(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    called.__dict__["_torchdynamo_inline"] = traced
-    return called
+    run_call.__dict__["_torchdynamo_inline"] = run_traced
+    return run_call
 
 
 def first_break(

@@ -90,7 +90,7 @@ class Commands:
 
     async def _run(self, words: Sequence[str], folder: Path) -> tuple[int, bytes, str]:
         command = [*self.python, "-m", "tcompile", *words]
-        async with _guarded(command, folder, self.limits) as process:
+        async with _run_guarded(command, folder, self.limits) as process:
             output, printed = await _read_both(process)
             if len(output) > MOST_OUTPUT:
                 raise ToolError(f"the answer has more than {MOST_OUTPUT // 10**6} MB; ask for one stage or compilation")
@@ -116,7 +116,7 @@ class Commands:
 
 
 @contextlib.asynccontextmanager
-async def _guarded(command: Sequence[str], folder: Path, limits: Limits) -> AsyncIterator[Process]:
+async def _run_guarded(command: Sequence[str], folder: Path, limits: Limits) -> AsyncIterator[Process]:
     """A command under the guard; at the end of the block, and if that is cancelled, none of its processes is left."""
     import anyio
 

@@ -67,12 +67,12 @@ class Tools:
     async def explore(self, code: Code, inputs: Inputs = (), calls: Calls = (), options: Options = None,
                       copy: Copy = "") -> Answer:  # fmt: skip
         """Compile a call and list its stages: captured graph, ATen graphs, kernels, machine code. `show` shows one."""
-        return await self._explored("explore", code, inputs, calls, options, copy, ("--strictly",))
+        return await self._explore_and_keep("explore", code, inputs, calls, options, copy, ("--strictly",))
 
     async def xray(self, code: Code, inputs: Inputs = (), calls: Calls = (), options: Options = None,
                    copy: Copy = "", try_fixes: bool = True) -> Answer:  # fmt: skip
         """Find all graph breaks of a call, also those behind others, and try fixes; the patch is in `facts`."""
-        return await self._explored(
+        return await self._explore_and_keep(
             "xray", code, inputs, calls, options, copy, () if try_fixes else ("--sites-only",)
         )  # fmt: skip
 
@@ -82,7 +82,9 @@ class Tools:
 
         `facts.patch` is the diff of all edits that hold together: apply_edit applies it, given this `run` as diagnosis.
         """
-        return await self._explored("diagnose", code, inputs, calls, options, copy, () if try_fixes else ("--untried",))
+        return await self._explore_and_keep(
+            "diagnose", code, inputs, calls, options, copy, () if try_fixes else ("--untried",)
+        )
 
     async def check(
         self, code: Code, inputs: Inputs = (), calls: Calls = (), options: Options = None, copy: Copy = "",
@@ -198,7 +200,7 @@ class Tools:
             raise ToolError(f"{path!r} does not end in .html or .json")
         return Answer("file", path, {"written": path})
 
-    async def _explored(
+    async def _explore_and_keep(
         self, command: str, code: str, inputs: Sequence[str], calls: Sequence[str], options: Options, copy: str,
         more: Sequence[str],
     ) -> Answer:  # fmt: skip
@@ -254,11 +256,11 @@ def make_server(workspace: Workspace, commands: Commands) -> MCPServer:
             read_only_hint=name in _READERS or (name in _WRITERS and not workspace.can_write),
             destructive_hint=name in _WRITERS and workspace.can_write,
         )
-        server.add_tool(_paged(tool, tools, answers), annotations=hints, structured_output=False)
+        server.add_tool(_add_pages(tool, tools, answers), annotations=hints, structured_output=False)
     return server
 
 
-def _paged(tool: Tool, tools: Tools, answers: OrderedDict[str, Answer]) -> Callable[..., Awaitable[CallToolResult]]:
+def _add_pages(tool: Tool, tools: Tools, answers: OrderedDict[str, Answer]) -> Callable[..., Awaitable[CallToolResult]]:
     """The tool with `limit` and `cursor`: it sends one page, and a cursor does not run the code again."""
 
     @wraps(tool)

@@ -89,7 +89,7 @@ class FollowedFiles:
         self.folders.add(folder)
         self.follow(folder.glob("*.py"))
 
-    def changed(self) -> list[Path]:
+    def take_changes(self) -> list[Path]:
         """The files that have changed since the last call and are there; each is reported once."""
         for folder in self.folders:
             for path in folder.glob("*.py"):
@@ -102,7 +102,7 @@ class FollowedFiles:
                 found.append(path)
         return found
 
-    def missing(self) -> list[Path]:
+    def missing_files(self) -> list[Path]:
         """The followed files that are not there."""
         return [path for path in self.states if _state_of(path) is None]
 
@@ -113,12 +113,12 @@ class FollowedFiles:
         """
         told: set[Path] = set()
         since: dict[Path, float] = {}
-        while not (found := self.changed()):
+        while not (found := self.take_changes()):
             if is_over():
                 return []
             time.sleep(POLL_SECONDS)
             now = time.monotonic()
-            gone = self.missing()
+            gone = self.missing_files()
             since = {path: since.get(path, now) for path in gone}
             for path in gone:
                 if now - since[path] > GONE_SECONDS and path not in told:
@@ -126,7 +126,7 @@ class FollowedFiles:
                     tell_missing(path)
         while True:
             time.sleep(SETTLE_SECONDS)
-            more = self.changed()
+            more = self.take_changes()
             if not more:
                 return list(dict.fromkeys(found))
             found += more

@@ -157,14 +157,14 @@ def error_text(error: UserError, code: str) -> str:
         return f"{code} {missing}"
     cause = error.cause
     if isinstance(cause, SyntaxError):
-        return _placed(cause.filename or "?", cause.lineno or 0, cause.text or "", cause)
+        return _error_with_place(cause.filename or "?", cause.lineno or 0, cause.text or "", cause)
     frames = [frame for frame in traceback.extract_tb(error.trace) if not is_installed(frame.filename)]
     if not frames:
         return f"{type(cause).__name__}: {cause}"
-    return _placed(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line or "", cause)
+    return _error_with_place(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line or "", cause)
 
 
-def _placed(file: str, line: int, text: str, error: Exception) -> str:
+def _error_with_place(file: str, line: int, text: str, error: Exception) -> str:
     words = error.msg if isinstance(error, SyntaxError) else str(error).strip()
     return "\n".join(filter(None, [
         f"{Path(file).name}:{line}: {type(error).__name__}: {words}".rstrip(": "), f"    {text.strip()}".rstrip()

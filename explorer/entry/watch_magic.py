@@ -151,7 +151,7 @@ class Watched:
 
     def _reload(self) -> str:
         """Reload the modules whose files were saved; return the files' names. An error is shown, and "" returned."""
-        changed = self._files.changed()
+        changed = self._files.take_changes()
         of_file = {path: module for module in self._modules.values() if (path := file_of(module)) is not None}
         names = [path for path in changed if path in of_file]
         try:

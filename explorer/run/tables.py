@@ -302,7 +302,7 @@ def layouts(record: Record) -> pd.DataFrame:
 def _layout_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
     attrs, bases = entity.attrs, entity.attrs["bases"]
     row = {
-        "kernel": artifact.title, "number": int(entity.id.rpartition(".T")[2]), "title": entity.label,
+        "kernel": artifact.title, "number": attrs["number"], "title": entity.label,
         "layout": attrs["layout"], "shape": " × ".join(map(str, attrs["shape"])), "tensors": attrs["tensors"],
         "values": "; ".join(attrs["values"]), "words": " ".join(attrs["words"]), "problem": attrs["problem"] or None,
         "id": entity.id,

@@ -57,7 +57,7 @@ function drawLayout(layout) {
   const columns = Math.min(width, MOST_COLUMNS);
   const places = placesOf(layout);
   const lanes = 2 ** (layout.bases.lane?.length ?? 0);
-  const svg = svgElement("svg", { viewBox: `0 0 ${columns * SIDE} ${rows * SIDE}`, width: columns * SIDE, height: rows * SIDE, role: "img", "aria-label": `${layout.title}: which thread holds which element` });
+  const svg = svgElement("svg", { viewBox: `0 0 ${columns * SIDE} ${rows * SIDE}`, width: String(columns * SIDE), height: String(rows * SIDE), role: "img", "aria-label": `${layout.title}: which thread holds which element` });
   const said = h("p", { class: "tc-layout-line", role: "status" }, "Point at an element, or press an arrow key: its owner's elements light up.");
   /** @type {{element: SVGElement, owner: string, words: string}[]} */
   const cells = [];
@@ -65,7 +65,7 @@ function drawLayout(layout) {
     for (let column = 0; column < columns; column++) {
       const held = places.get(row * width + column) ?? [];
       const first = held[0] ?? {};
-      const element = svgElement("rect", { x: column * SIDE, y: row * SIDE, width: SIDE - 1, height: SIDE - 1, fill: colourOf(first, lanes) });
+      const element = svgElement("rect", { x: String(column * SIDE), y: String(row * SIDE), width: String(SIDE - 1), height: String(SIDE - 1), fill: colourOf(first, lanes) });
       svg.append(element);
       cells.push({ element, owner: ownerOf(first, lanes), words: `${rank > 1 ? `[${row}, ${column}]` : `[${column}]`}: ${inWords(held, lanes)}` });
     }

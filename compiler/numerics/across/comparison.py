@@ -197,13 +197,13 @@ class _Judge:
         if len(kinds) == 2:
             note = f"{second.dtype} instead of {first.dtype}"
             return Check(first.id, None, None, "differs", note, dtype=first.dtype)
-        scope = Scope(max(self._around(first)), self._narrowest, self._is_rounded)
+        scope = Scope(max(self._magnitudes_around(first)), self._narrowest, self._is_rounded)
         dtype = _narrower(first.dtype, second.dtype)
         exact = self._exact(first, second, scope) if first.dtype == second.dtype else None
         check = judge(first.id, _tensor(own, dtype), _tensor(theirs, dtype), exact, scope)
         return replace(check, dtype=first.dtype)
 
-    def _around(self, operation: Operation) -> Iterator[float]:
+    def _magnitudes_around(self, operation: Operation) -> Iterator[float]:
         """The largest magnitudes of what is compared together: an operation with its inputs, all results, gradients."""
         yield operation.largest
         for each in self.first.header.operations:

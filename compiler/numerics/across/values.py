@@ -163,7 +163,7 @@ class _GraphValues:
             if node.op not in ("placeholder", "output", "get_attr") and list(_tensors(eager.get(node.name)))
         ]  # fmt: skip
         with seed_and_restore(), autocast(self.kept.autocast), torch.no_grad():
-            found = compile_graph(_returning(self.module, names))(*self._arguments())
+            found = compile_graph(_graph_that_returns(self.module, names))(*self._arguments())
         compiled = dict(zip(names, found, strict=True))
         return {name: compiled.get(name, value) for name, value in eager.items()}
 
@@ -229,7 +229,7 @@ def _copies(value: Any) -> Any:
     return leaves[0] if isinstance(value, Tensor) else tuple(leaves)
 
 
-def _returning(module: GraphModule, names: Sequence[str]) -> GraphModule:
+def _graph_that_returns(module: GraphModule, names: Sequence[str]) -> GraphModule:
     """A copy of the graph that returns copies of the values of these nodes, as they are where they are computed."""
     graph, made, copies = Graph(), dict[Node, Node](), dict[str, Any]()
     wanted = set(names)
