@@ -296,9 +296,9 @@ def _with_pages(tool: Tool) -> Any:
     return signature.replace(parameters=[*signature.parameters.values(), *more], return_annotation=CallToolResult)
 
 
-async def _bound_errors(context: Any, call_next: Any) -> Any:
+async def _bound_errors(ctx: Any, call_next: Any) -> Any:
     """Give errors that no tool raised the form of the others: of arguments that do not fit the schema."""
-    result = await call_next(context)
+    result = await call_next(ctx)
     if isinstance(result, dict) and result.get("isError") and not result["content"][0]["text"].startswith("{"):
         return _error(result["content"][0]["text"])
     return result
