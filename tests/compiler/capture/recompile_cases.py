@@ -191,7 +191,7 @@ CASES = (
     ),
     Again(
         "global", "global SCALE", "SCALE = 2\ndef f(x):\n    return x * SCALE\n",
-        f"f({A})\nf.__globals__['SCALE'] = 3\nf({A})", "the int 2", "the int 3",
+        f"f({A})\nnames['SCALE'] = 3\nf({A})", "the int 2", "the int 3",
         fixed="def f(x, scale):\n    return x * scale\n",
         fixed_calls=each(f"{A}, torch.tensor(2)", f"{A}, torch.tensor(3)"), word="`SCALE`",
     ),
@@ -275,8 +275,8 @@ CASES = (
         "global", "global config.kind",
         "class Config:\n    def __init__(self):\n        self.kind = None\nconfig = Config()\n"
         "def f(x):\n    return x * 2 if config.kind is None else x * 3\n",
-        f"f({A})\nf.__globals__['config'].kind = 'b'\nf({A})", "None", "the str 'b'",
-        fixed_calls=f"f.__globals__['config'].kind = 'b'\nf({A})\nf({A})", word="before the first call",
+        f"f({A})\nnames['config'].kind = 'b'\nf({A})", "None", "the str 'b'",
+        fixed_calls=f"names['config'].kind = 'b'\nf({A})\nf({A})", word="before the first call",
     ),
     Again(
         "module attribute", "self.param_groups[0]['lr']", OPTIMIZES,

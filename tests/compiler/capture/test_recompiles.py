@@ -18,18 +18,14 @@ from tests.compiler.capture.recompile_cases import CASES, DOUBLE, Again
 
 
 def called(code: str, calls: str, **options: object) -> Record:
-    """The record of running `calls`, with the `f` that `code` defines."""
+    """The record of running `calls`, with the `f` that `code` defines; `names` are the global names of the code."""
     original = function(code)
+    names = getattr(original, "__globals__", {})
+    more = {"make": names["make"]} if "make" in names else {}
     with Exploration(Options(stages=("captured",), **options)) as exploration:
         compiled = exploration.compile(original)
-        compiled.__globals__ = getattr(original, "__globals__", {})
-        exec(calls, {"f": compiled, "module": original, "torch": torch, "nn": torch.nn, **names_of(original)})
+        exec(calls, {"f": compiled, "module": original, "names": names, "torch": torch, "nn": torch.nn, **more})
     return exploration.record
-
-
-def names_of(fn: object) -> dict[str, object]:
-    found = getattr(fn, "__globals__", {})
-    return {"make": found["make"]} if "make" in found else {}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.cause} {case.argument} {case.new}" for case in CASES])
