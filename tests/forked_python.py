@@ -62,6 +62,8 @@ def serve(address: str) -> None:
     from tests.brief_measurements import measure_briefly
 
     measure_briefly()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP hangs in a fork of a process whose threads it has started
     tcompile.explore(torch.nn.Softmax(-1), torch.ones(8, 64))
     torch.compiler.reset()
     gc.collect()
@@ -78,7 +80,7 @@ def serve(address: str) -> None:
                 break
             connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    sys.exit(_run_program(connection))
+    sys.exit(_run_program(connection, threads))
 
 
 def _reap(*_: object) -> None:
@@ -88,12 +90,14 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _run_program(connection: socket.socket) -> int:
+def _run_program(connection: socket.socket, threads: int) -> int:
     """Become the program that a client asks for; its exit status is sent when all else has ended."""
     import atexit
     import tempfile
     import threading
     import traceback
+
+    import torch
 
     received, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
     asked = json.loads(received)
@@ -103,6 +107,7 @@ def _run_program(connection: socket.socket) -> int:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads)))
     tempfile.tempdir = None  # it may have another TMPDIR
     sys.path[0] = asked["folder"]
     status = [1]
