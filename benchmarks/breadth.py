@@ -37,7 +37,7 @@ def features(only: str) -> Iterator[Row]:
     return rows(only)
 
 
-def quantised(only: str) -> Iterator[Row]:
+def quantised_rows(only: str) -> Iterator[Row]:
     from benchmarks.breadth_quantised import rows
 
     return rows(only)
@@ -47,7 +47,7 @@ SECTIONS: dict[str, Callable[[str], Iterator[Row]]] = {
     "flex": flex,
     "triton": triton,
     "features": features,
-    "quantised": quantised,
+    "quantised": quantised_rows,
 }
 
 

@@ -203,7 +203,7 @@ class Tried:
     verdicts: dict[str, str]
 
 
-def tried(each: Feature, target: str, backend: str) -> Tried:
+def try_feature(each: Feature, target: str, backend: str) -> Tried:
     """Explore a feature's program in a setting, and compare its values with eager's."""
     torch.manual_seed(0)
     step = each.make()
@@ -240,7 +240,7 @@ def rows(only: str) -> Iterator[Row]:
 def row(each: Feature, target: str, backend: str) -> Row:
     """The row of a feature in a setting."""
     start = time.perf_counter()
-    found = tried(each, target, backend)
+    found = try_feature(each, target, backend)
     seconds = time.perf_counter() - start
     setting = f"{target} {backend}"
     if found.record is None:

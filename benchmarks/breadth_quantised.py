@@ -53,7 +53,7 @@ def rowwise(x: Tensor, w: Tensor) -> Tensor:
     return torch._scaled_mm(x8, w8.t(), x_scale, w_scale.t(), out_dtype=torch.bfloat16)
 
 
-def quantised(name: str) -> nn.Module:
+def quantised_model(name: str) -> nn.Module:
     """The model in one of torchao's formats. Raises ImportError without torchao, and torchao's own errors."""
     import torchao.quantization as ao
 
@@ -69,7 +69,7 @@ def rows(only: str) -> Iterator[Row]:
         if only not in name:
             continue
         try:
-            program, args = (quantised(name), (x,)) if name in FORMATS else (rowwise, (x, w))
+            program, args = (quantised_model(name), (x,)) if name in FORMATS else (rowwise, (x, w))
         except (AssertionError, ImportError, ValueError) as error:
             yield Row(name, "torchao", (), {}, (f"{type(error).__name__}: {error}".split("\n")[0],))
             continue
@@ -84,12 +84,12 @@ def row(name: str, program: Callable[..., Tensor], args: tuple[Tensor, ...], tar
     torch._dynamo.reset()
     found = explore(program, args, options=parse_options(target=target, backend=backend, grad=False))
     verdict = numbers([("value", found.value)], [("value", expected)])[0].verdict
-    told = "; ".join([*_told(found.record), *unwrapped(found.record)])
+    told = "; ".join([*_reasons(found.record), *unwrapped_tensors(found.record)])
     missing = missing_stages(found.record, backend)
     return Row(name, f"{target} {backend}", missing, {"value": verdict}, (), time.perf_counter() - start, told)
 
 
-def unwrapped(record: Record) -> list[str]:
+def unwrapped_tensors(record: Record) -> list[str]:
     """The parts of tensor subclasses that the graphs take: `arg0_1 is qdata of l_weight_`."""
     graphs = (artifact for stage in ("inference", "forward") for artifact in record.of_stage(stage))
     found = []
@@ -100,6 +100,6 @@ def unwrapped(record: Record) -> list[str]:
     return found
 
 
-def _told(record: Record) -> Iterator[str]:
+def _reasons(record: Record) -> Iterator[str]:
     yield from (f"{problem.stage}: {problem.reason}" for problem in record.problems)
     yield from (decision.why for decision in record.decisions if decision.pass_name == "formats")

@@ -172,7 +172,7 @@ class _Unpacked:
         self._stream = io.BytesIO()
 
     @property
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         """The number of bytes that may follow, and one more, which is too many."""
         return self._most - self._stream.tell() + 1
 
@@ -244,7 +244,7 @@ def _add_zip(name: str, text: Text, found: _Found) -> None:
                 unpacked = _Unpacked(len(text), left)  # the sizes that the archive claims may be wrong
                 try:
                     with archive.open(member) as stream:
-                        while part := stream.read(min(_PIECE, unpacked.left)):
+                        while part := stream.read(min(_PIECE, unpacked.bytes_left)):
                             unpacked.add(part)
                 except LogError as error:
                     found.leave_out(member.filename, str(error))

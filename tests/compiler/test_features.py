@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.breadth_features import FEATURES, Feature, missing_stages, tried
+from benchmarks.breadth_features import FEATURES, Feature, missing_stages, try_feature
 
 WORDS = {
     "sparse (COO)": "takes or makes a sparse tensor",
@@ -19,7 +19,7 @@ WORDS = {
 
 @pytest.mark.parametrize("each", [each for each in FEATURES if each.cheap], ids=lambda each: each.name)
 def test_a_feature_is_shown_or_has_its_reason(each: Feature) -> None:
-    found = tried(each, "h100", "inductor")
+    found = try_feature(each, "h100", "inductor")
     assert found.record is not None, found.error
     assert set(found.verdicts.values()) <= {"equal", "close"}
     assert not missing_stages(found.record, "inductor")
