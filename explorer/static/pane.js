@@ -75,7 +75,7 @@ export class Pane {
 
   /** @param {string} artifact @param {Mode} [mode] */
   show(artifact, mode = this.usualMode(artifact)) {
-    const info = this.store.artifacts.get(artifact)?.info;
+    const info = this.infoOf(artifact);
     if (!info) return;
     this.artifact = artifact;
     this.side = info.side || this.side;
@@ -87,14 +87,18 @@ export class Pane {
 
   /** As the last one of its kind; one of another stage as that stage is to be opened. @param {string} artifact */
   usualMode(artifact) {
-    const info = this.store.artifacts.get(artifact)?.info;
+    const info = this.infoOf(artifact);
     if (info?.opens && (info.stage !== this.stage || this.mode === "diff")) return /** @type {Mode} */ (info.opens);
     return this.mode === "diff" ? "text" : this.mode;
   }
 
+  infoOf(artifact = this.artifact) {
+    return this.store.artifacts.get(artifact)?.info;
+  }
+
   /** How an artifact can be shown. @param {string} artifact @returns {Mode[]} */
   modesOf(artifact) {
-    const info = this.store.artifacts.get(artifact)?.info;
+    const info = this.infoOf(artifact);
     const list = info && this.store.stage(info.stage)?.list;
     /** @type {[Mode, unknown][]} */
     const modes = [["view", info?.view], ["text", true], ["list", list], ["graph", info?.drawable]];
@@ -108,12 +112,16 @@ export class Pane {
 
   /** What it shows, as an address names it. @returns {import("./history.js").Shown} */
   where() {
-    const { artifacts, manifest } = this.store;
-    const info = artifacts.get(this.artifact)?.info;
-    const alone = this.home ? this.artifact === manifest.home[0] : this.store.stage(this.stage)?.artifacts.length === 1;
+    const info = this.infoOf();
+    const alone = this.home ? this.artifact === this.store.manifest.home[0] : this.store.stage(this.stage)?.artifacts.length === 1;
     const [other, name] = this.mode === "diff" ? this.compared : ["", info && !alone ? this.artifact : this.stage];
     const mode = !info || other || this.mode === (info.opens || "text") ? "" : this.mode;
-    return { name, mode, other, state: (this.view && "state" in this.view ? this.view.state : "") || this.wantedState };
+    return { name, mode, other, state: this.state };
+  }
+
+  /** @returns {string} */
+  get state() {
+    return (this.view && "state" in this.view && this.view.state) || this.wantedState;
   }
 
   /** Show what an address names. @param {import("./history.js").Shown} shown */
@@ -122,7 +130,7 @@ export class Pane {
     const stage = this.store.stage(name);
     const artifact = stage ? (this.home ? this.store.manifest.home[0] : stage.artifacts[0]?.id) : name;
     if (other) this.compareAs(other, name);
-    else if (artifact) this.show(artifact, /** @type {Mode} */ (mode || this.store.artifacts.get(artifact)?.info.opens || "text"));
+    else if (artifact) this.show(artifact, /** @type {Mode} */ (mode || this.infoOf(artifact)?.opens || "text"));
     else this.showStage(name);
     this.giveState();
   }
@@ -190,7 +198,7 @@ export class Pane {
   /** Compare with another artifact. @param {string} [other] */
   compare(other = this.counterpart()) {
     if (!other) return;
-    const isPair = this.store.artifacts.get(this.artifact)?.info.pair === other;
+    const isPair = this.infoOf()?.pair === other;
     this.compareAs(...(isPair ? this.inOrder(other, this.artifact) : /** @type {[string, string]} */ ([other, this.artifact])));
   }
 
@@ -217,12 +225,12 @@ export class Pane {
 
   /** What the shown artifact is most naturally compared with: the one before it of the same graph and direction. */
   counterpart() {
-    const pair = this.store.artifacts.get(this.artifact)?.info.pair;
+    const pair = this.infoOf()?.pair;
     if (pair) return pair;
     const all = [...this.store.artifacts.keys()];
     const at = all.indexOf(this.artifact);
     const before = all.slice(0, at).reverse();
-    const graph = (/** @type {string} */ id) => this.store.artifacts.get(id)?.info.graph;
+    const graph = (/** @type {string} */ id) => this.infoOf(id)?.graph;
     const alike = before.find((id) => bracketed(id) === bracketed(this.artifact));
     const related = before.find((id) => graph(id) === graph(this.artifact));
     return alike ?? related ?? before[0] ?? all[at + 1] ?? "";
@@ -239,7 +247,7 @@ export class Pane {
   refresh() {
     const missing = !this.store.artifacts.has(this.artifact);
     if (this.home && (missing || !this.chosen)) this.artifact = this.store.manifest.home[0] ?? "";
-    this.stage = this.store.artifacts.get(this.artifact)?.info.stage ?? this.stage;
+    this.stage = this.infoOf()?.stage ?? this.stage;
     const stage = this.store.stage(this.stage);
     if (!this.home && missing && stage?.artifacts.length) return this.showStage(this.stage, this.side);
     this.root.setAttribute("aria-label", this.home ? "Source" : `Stage: ${stage?.title ?? "none"}`);
@@ -272,7 +280,7 @@ export class Pane {
 
   /** Of a finding in a record of two sides, that of the other side: views of both are drawn to one scale. */
   beside() {
-    return this.mode === "view" ? (this.store.artifacts.get(this.artifact)?.info.pair ?? "") : "";
+    return this.mode === "view" ? (this.infoOf()?.pair ?? "") : "";
   }
 
   contentKey() {
@@ -286,9 +294,8 @@ export class Pane {
     const { total, confirm } = this.store.compiling;
     const absent = [stage?.pending, Boolean(stage?.pending && total), stage?.pending && confirm];
     const list = this.mode === "list" ? [stage?.list, Boolean(total), confirm] : 0;
-    const known = this.viewName in VIEWS;
     const compared = this.mode === "diff" && [this.compared, this.isBeside];
-    return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list, known, compared]);
+    return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list, this.viewName in VIEWS, compared]);
   }
 
   renderBody() {
@@ -297,6 +304,7 @@ export class Pane {
     const scroll = this.body.querySelector(".tc-scroll")?.scrollTop ?? 0;
     const holder = focusedNear(this.root);
     const focused = this.body.contains(holder) || holder === this.root;
+    if (again) this.wantedState = this.state;
     this.view?.destroy();
     this.view = null;
     this.legend.replaceChildren();
@@ -304,6 +312,7 @@ export class Pane {
     if (focused) this.root.focus({ preventScroll: true });
     if (!this.artifact || !this.arrived()) return;
     this.view = this.makeView();
+    /** @type {string | undefined} what is shown, and how */
     this.what = what;
     if (focused) this.view.focus();
     if (again) this.body.querySelector(".tc-scroll")?.scrollTo(0, scroll);
@@ -316,7 +325,7 @@ export class Pane {
 
   /** Nothing is selected: the text starts where there is something to read. */
   startReading() {
-    const start = this.store.artifacts.get(this.artifact)?.info.start ?? 1;
+    const start = this.infoOf()?.start ?? 1;
     const view = this.content;
     if (view instanceof TextView && this.mode !== "diff" && start > 1) view.startAt(start - 1);
   }
@@ -351,7 +360,7 @@ export class Pane {
   /** Which of the views by name it is, "" for a text or a drawing. */
   get viewName() {
     if (this.mode === "diff") return "comparison";
-    return this.mode === "view" ? (this.store.artifacts.get(this.artifact)?.info.view ?? "") : "";
+    return this.mode === "view" ? (this.infoOf()?.view ?? "") : "";
   }
 
   /** Whether the script of the view is there; asks for it where it is not. */
@@ -439,7 +448,7 @@ export class Pane {
     if (this.home) return this.followStack();
     const stage = this.store.stage(this.stage);
     if (!stage || this.store.linkedIn.get(this.artifact)) return;
-    const best = this.bestLinked(stage, this.store.artifacts.get(this.artifact)?.info.side);
+    const best = this.bestLinked(stage, this.infoOf()?.side);
     if (best) this.show(best.id);
   }
 

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-/** So long, in milliseconds, one rests on a step before it is selected: each selection goes to Python. */
+/** So long, in milliseconds, one rests on a step before it is selected and in the address: each selection goes to Python. */
 const REST = 150;
 
 /** Implements most of `View` of `views.js` for what is shown a step at a time. */
@@ -26,6 +26,15 @@ export class StepperView {
   /** How many steps there are. */
   get length() {
     return 0;
+  }
+
+  /** Which step it is, as an address names it: "" for the first. */
+  get state() {
+    return this.at ? String(this.at) : "";
+  }
+
+  set state(state) {
+    this.go(Number(state) || 0);
   }
 
   /** Show the step that `this.at` is now. @returns {{source: string, words: string, kind?: string}} what is selected with it, and what it is */
@@ -112,8 +121,9 @@ export class Following {
     this.stop();
     const isNew = id !== "" && id !== this.selected;
     this.callbacks.onHover(isNew ? [id] : []);
-    if (!isNew) return;
     this.timer = setTimeout(() => {
+      this.callbacks.onState?.();
+      if (!isNew) return;
       this.selected = id;
       this.callbacks.onSelect([id], false);
     }, REST);

@@ -96,6 +96,16 @@ export class StepsView extends StepperView {
     return this.reading.length;
   }
 
+  /** Which attempt at which frame, and which of its steps. */
+  get state() {
+    return this.number || this.at ? `${this.number}.${this.at}` : "";
+  }
+
+  set state(state) {
+    const [number, at] = state.split(".").map(Number);
+    if (number in this.data.readings) this.show(number, at || 0);
+  }
+
   draw() {
     const step = this.reading.step(this.at);
     const state = this.reading.state(this.at);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import torch
 from playwright.sync_api import Locator, Page, expect
@@ -96,3 +97,15 @@ def test_source_follows_into_package_files(open_page: OpenPage, page: Page) -> N
     page.keyboard.press("Enter")
     expect(view.source.locator(".tc-choose")).to_have_value("source[torch/nn/modules/linear.py]")
     expect(chosen(view)).to_contain_text("return input")
+    for _ in range(3):
+        page.keyboard.press("Enter")
+    current = view.stage.locator(".tc-step.tc-primary")
+    step = current.get_attribute("data-at")
+    expect(page).to_have_url(re.compile(rf"steps@0\.{step}(&|$)"))
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    expect(current).to_have_attribute("data-at", str(step))
+    page.goto("about:blank")
+    page.goto(address.replace(f"@0.{step}", "@7.x"))
+    expect(current).to_have_count(1)
