@@ -122,7 +122,9 @@ def _folder_of(fault: Fault) -> Iterator[tuple[Path, Path]]:
 
 
 def _run(command: Sequence[str], folder: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(home), "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    """Run a command there. All faults share a cache, so that the headers of C++ kernels are compiled once."""
+    cache = Path(tempfile.gettempdir(), f"planted_faults_{os.getpid()}")
+    environment = os.environ | {"PYTHONPATH": str(home), "TORCHINDUCTOR_CACHE_DIR": str(cache)}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )

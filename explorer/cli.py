@@ -24,6 +24,7 @@ from explorer.cli_watch import add_watch
 from explorer.entry.file_call import (
     UsageError,
     add_call,
+    add_command,
     add_inputs,
     add_save,
     explore_file,
@@ -159,13 +160,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_explore(commands: Any) -> None:
-    command = commands.add_parser(
-        "explore",
-        help="explore a function or model in a file",
-        description=_EXPLORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.set_defaults(command=_explore)
+    command = add_command(commands, "explore", _EXPLORE, _explore, help="explore a function or model in a file")
     add_call(command, "--html")
     add_save(command)
     command.add_argument("--strictly", action="store_true", help=argparse.SUPPRESS)  # for `tcompile diff`
@@ -173,11 +168,9 @@ def _add_explore(commands: Any) -> None:
 
 
 def _add_xray(commands: Any) -> None:
-    command = commands.add_parser(
-        "xray", help="find all graph breaks of a function or model in a file, and try fixes",
-        description=_XRAY, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_xray)
+    command = add_command(
+        commands, "xray", _XRAY, _xray, help="find all graph breaks of a function or model in a file, and try fixes"
+    )
     add_call(command, "-o", "--output", "--html")
     add_save(command)
     add_json(command, has_path=True)
@@ -203,12 +196,10 @@ def _add_decompose(commands: Any) -> None:
 
 
 def _add_show(commands: Any) -> None:
-    command = commands.add_parser(
-        "show", help="show a saved record, or the logs of a job, in the terminal", description=_SHOW,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
     facts = ", ".join(capture_text.FACTS)
-    command.set_defaults(command=_show)
+    command = add_command(
+        commands, "show", _SHOW, _show, help="show a saved record, or the logs of a job, in the terminal"
+    )
     command.add_argument(
         "path", metavar="PATH", help="a record (.json, .html), or logs of TORCH_TRACE: a file, a directory, an archive"
     )
@@ -249,11 +240,7 @@ def _add_report(commands: Any) -> None:
 
 
 def _add_caches(commands: Any) -> None:
-    command = commands.add_parser(
-        "caches", help="try which caches make a program start faster",
-        description=_CACHES, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_try_caches)
+    command = add_command(commands, "caches", _CACHES, _try_caches, help="try which caches make a program start faster")
     command.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments"
     )

@@ -13,6 +13,7 @@ from explorer.cli_json import add_json, print_answer
 from explorer.entry.file_call import (
     UsageError,
     add_code,
+    add_command,
     add_options,
     add_save,
     explore_strictly,
@@ -37,11 +38,7 @@ examples:
 
 def add_check(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "check", help="compare what a call costs with a baseline, in CI", description=_CHECK,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_check)
+    command = add_command(commands, "check", _CHECK, _check, help="compare what a call costs with a baseline, in CI")
     add_code(command)
     group = command.add_argument_group("budget")
     group.add_argument("--baseline", type=Path, metavar="PATH", help="the metrics to compare with, as JSON")

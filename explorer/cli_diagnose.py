@@ -10,6 +10,7 @@ from explorer.cli_json import add_json, print_answer
 from explorer.entry.file_call import (
     UsageError,
     add_code,
+    add_command,
     add_options,
     add_save,
     explore_strictly,
@@ -32,11 +33,13 @@ examples:
 
 def add_diagnose(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "diagnose", help="rank what is wrong with a function or model in a file, with edits that were tried",
-        description=_DIAGNOSE, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_diagnose)
+    command = add_command(
+        commands,
+        "diagnose",
+        _DIAGNOSE,
+        _diagnose,
+        help="rank what is wrong with a function or model in a file, with edits that were tried",
+    )
     add_code(command)
     command.add_argument("--patch", type=output_path(".patch", ".diff"), metavar="PATH", help="save the diff")
     command.add_argument("--untried", action="store_true", help="try no fixes: faster, and nothing is verified")

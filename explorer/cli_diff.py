@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explorer.cli_json import add_json, print_answer
-from explorer.entry.file_call import UsageError, add_code, add_options, output_path, parse_asked
+from explorer.entry.file_call import UsageError, add_code, add_command, add_options, output_path, parse_asked
 from explorer.entry.options import OPTIONS, option_words
 from explorer.run import files
 
@@ -35,11 +35,13 @@ examples:
 
 def add_diff(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "diff", help="show what changed between two commits, or two records, and which lines did it",
-        description=_DIFF, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_diff)
+    command = add_command(
+        commands,
+        "diff",
+        _DIFF,
+        _diff,
+        help="show what changed between two commits, or two records, and which lines did it",
+    )
     add_code(command, nargs="+")
     command.add_argument(
         "--at", dest="revisions", action="append", default=[], metavar="COMMIT", help="a commit, at most two"

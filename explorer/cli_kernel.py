@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explorer.cli_json import add_json, print_answer
-from explorer.entry.file_call import UsageError
+from explorer.entry.file_call import UsageError, add_command
 from explorer.run import files
 from explorer.run.answers import Answer
 
@@ -29,11 +29,7 @@ examples:
 
 def add_kernel(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "kernel", help="show a kernel's source, or try an edited one", description=_KERNEL,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_kernel)
+    command = add_command(commands, "kernel", _KERNEL, _kernel, help="show a kernel's source, or try an edited one")
     command.add_argument("path", metavar="RECORD", help="a saved record (.json, .html)")
     command.add_argument("name", nargs="?", default="", metavar="KERNEL", help="its name, its id, or a part of it")
     command.add_argument("--edit", type=Path, metavar="FILE", help="the edited source")

@@ -9,7 +9,7 @@ from typing import Any
 
 from explorer.agent_server.child import Commands, Limits, parse_size, parse_time
 from explorer.agent_server.workspace import Workspace
-from explorer.entry.file_call import UsageError
+from explorer.entry.file_call import UsageError, add_command
 
 _MCP = """\
 Serve tools for coding agents on standard input and output (Model Context Protocol): explore, xray, diagnose, check,
@@ -26,11 +26,9 @@ example, for an agent that is configured by a command:
 
 def add_mcp(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "mcp", help="serve tools for coding agents (MCP, on standard input and output)", description=_MCP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_mcp)
+    command = add_command(
+        commands, "mcp", _MCP, _mcp, help="serve tools for coding agents (MCP, on standard input and output)"
+    )
     command.add_argument("--folder", type=Path, default=Path(), metavar="PATH", help="where the program is (here)")
     command.add_argument("--write", action="store_true", help="allow tools to change files in the folder")
     command.add_argument(

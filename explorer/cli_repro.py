@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from explorer.entry.file_call import UsageError, add_code, add_options, explore_file, output_path, parse_asked
+from explorer.entry.file_call import (
+    UsageError,
+    add_code,
+    add_command,
+    add_options,
+    explore_file,
+    output_path,
+    parse_asked,
+)
 
 _REPRO = """\
 Write the smallest file that shows one fault of a function or a model again: a graph break, a wrong number, a crash, a
@@ -26,11 +34,8 @@ examples:
 
 def add_repro(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "repro", help="write the smallest file that shows a fault again",
-        description=_REPRO, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_repro, take_rest=_take_fault)
+    command = add_command(commands, "repro", _REPRO, _repro, help="write the smallest file that shows a fault again")
+    command.set_defaults(take_rest=_take_fault)
     add_code(command)
     command.add_argument("fault", nargs="?", default="", metavar="ID", help="which fault (the worst)")
     command.add_argument("-o", "--output", type=output_path(".py"), default=Path("repro.py"), metavar="PATH",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from explorer.entry.file_call import add_code, add_options, parse_asked
+from explorer.entry.file_call import add_code, add_command, add_options, parse_asked
 
 _WATCH = """\
 Explore a function or a model each time its file, or a local module that it imports, is saved, and show what changed
@@ -21,11 +21,9 @@ examples:
 
 def add_watch(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "watch", help="explore a function or model again on each save, and show what changed",
-        description=_WATCH, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    command.set_defaults(command=_watch)
+    command = add_command(
+        commands, "watch", _WATCH, _watch, help="explore a function or model again on each save, and show what changed"
+    )
     add_code(command)
     add_options(command)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.repro.program import CRASH, KERNEL, WRONG, Repro, graph_body
@@ -126,15 +126,20 @@ def is_shown(repro: Repro, shown: Shown) -> bool:
     return repro.shows in shown.faults
 
 
-def reduce_program(text: str, start: Repro, make_call: str, runner: Runner, effort: Effort, index: int = 0) -> Found:
+def reduce_program(
+    text: str, start: Repro, make_call: str, runner: Runner, effort: Effort, choose: Callable[[Sequence[str]], str]
+) -> Found:
     """The smallest program that shows the fault of `start`. `make_call` is the text of the function of that name.
 
-    If `start` does not say what it shows, it is the fault with this index among those that the whole program shows.
+    If `start` does not say what it shows, `choose` takes it from the faults that the whole program shows.
     Raises NotShownError.
     """
     details: list[str] = []
-
-    start = start if start.shows else replace(start, shows=_fault_at(index, text, start, make_call, runner))
+    if not start.shows:
+        shown = runner.run(replace(start, body=f"{text}\n\n{make_call}").text(), guarded=True)
+        if not shown.faults:
+            raise NotShownError(f"the program does not show it in another process: {shown.detail}")
+        start = replace(start, shows=choose(shown.faults))
 
     def repro_of(source: str) -> Repro:
         return replace(start, body=f"{source}\n\n{make_call}")
@@ -152,13 +157,6 @@ def reduce_program(text: str, start: Repro, make_call: str, runner: Runner, effo
     shown = runner.run(repro.text(), guarded=True)
     blame = blame_of(repro, runner, effort) if start.kind in (WRONG, CRASH) else ()
     return Found(repro, count_statements(small), whole, "statements", shown.detail, effort.tried, blame)
-
-
-def _fault_at(index: int, text: str, start: Repro, make_call: str, runner: Runner) -> str:
-    shown = runner.run(replace(start, body=f"{text}\n\n{make_call}").text(), guarded=True)
-    if not shown.faults:
-        raise NotShownError(f"the program does not show it in another process: {shown.detail}")
-    return shown.faults[min(index, len(shown.faults) - 1)]
 
 
 def blame_of(repro: Repro, runner: Runner, effort: Effort) -> tuple[str, ...]:

@@ -14,11 +14,14 @@ from torch.package.importer import sys_importer
 
 FIND_BREAKS = '''
 def show():
-    """The first line of torch's account of each graph break."""
+    """The first line of torch's account of each graph break, also of one before the first operation."""
+    counted = torch._dynamo.utils.counters["graph_break"]
+    counted.clear()
     fn, args, kwargs = make_call()
-    found = torch._dynamo.explain(fn)(*args, **kwargs).break_reasons
-    lines = ["graph break: " + (reason.reason.splitlines() or ["?"])[0].strip() for reason in found]
-    return lines, "; ".join(dict.fromkeys(lines))
+    explained = [reason.reason for reason in torch._dynamo.explain(fn)(*args, **kwargs).break_reasons]
+    firsts = [(reason.splitlines() or ["?"])[0].strip() for reason in [*counted, *explained]]
+    lines = ["graph break: " + first for first in dict.fromkeys(firsts)]
+    return lines, "; ".join(lines)
 '''
 NAME_KERNELS = '''
 def show():

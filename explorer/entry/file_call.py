@@ -29,6 +29,17 @@ class UsageError(ValueError):
     """Raised for wrong usage of the command; the message is one line."""
 
 
+def add_command(
+    commands: Any, name: str, description: str, run: Callable[[argparse.Namespace], None], **settings: Any
+) -> Any:
+    """Add a command to the parser, and return its parser. `run` gets the arguments; `settings` are argparse's."""
+    command = commands.add_parser(
+        name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **settings
+    )
+    command.set_defaults(command=run)
+    return command
+
+
 def add_call(command: Any, *page: str) -> None:
     """Add the arguments of a command that calls code: the code, its inputs, the files to save, and the options.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -34,8 +35,8 @@ class ReproError(ValueError):
 class Fault:
     """One fault of a run. `graph` is the id of its captured graph, "" if unknown; `nodes` are the nodes behind it.
 
-    `index` counts the graph breaks before it. `name` is a kernel's name. `aliases` are other names that are printed for
-    it: the number in a diagnosis, torch's number of a break, the id of an artifact.
+    `index` counts the graph breaks before it. `name` is a kernel's name, or torch's kind of a break. `aliases` are
+    other names that are printed for it: the number in a diagnosis, torch's number of a break, the id of an artifact.
     """
 
     id: str
@@ -111,7 +112,7 @@ def faults(run: Run) -> list[Fault]:
     record = run.record
     graphs = {frame.id: frame.graphs[0] for frame in record.frames if frame.graphs}
     found = [
-        Fault(each.id, BREAK, each.what, graphs.get(each.frame, ""), index=index)
+        Fault(each.id, BREAK, each.what, graphs.get(each.frame, ""), index=index, name=each.kind)
         for index, each in enumerate(record.breaks)
     ]
     broken = 0
@@ -119,7 +120,8 @@ def faults(run: Run) -> list[Fault]:
         kind = _KINDS.get(each.kind)
         if kind is not None and not (kind == SLOW and each.kind != "slow"):
             aliases = tuple(filter(None, (each.kind, str(number), f"[{number}]", each.gb_id)))
-            found.append(Fault(each.id, kind, each.message, index=broken if kind == BREAK else 0, aliases=aliases))
+            place, name = (broken, each.rule) if kind == BREAK else (0, "")
+            found.append(Fault(each.id, kind, each.message, index=place, name=name, aliases=aliases))
             broken += kind == BREAK
     found += [
         Fault(each.id, KERNEL, f"the kernel {each.name}", each.graph, _nodes_of(record, each.id), name=each.name)
@@ -185,6 +187,21 @@ def make_repro(
 
         torch.save(maker.values, maker.values_path)
     return ReproFile(output, fault, found, confirm(output))
+
+
+def _choose_first(shown: Sequence[str]) -> str:
+    return shown[0]
+
+
+def _choose_break(fault: Fault) -> Callable[[Sequence[str]], str]:
+    """A function that returns the fault among the breaks that a program shows: by torch's kind, else by its place."""
+    named = (f"{BREAK}: {fault.name}", f"{BREAK}: generic_jump" if fault.name == "Data-dependent branching" else "")
+
+    def choose(shown: Sequence[str]) -> str:
+        of_kind = (each for each in shown if each == named[0] or (named[1] and each.startswith(named[1])))
+        return next(of_kind, shown[min(fault.index, len(shown) - 1)])
+
+    return choose
 
 
 def _shows(fault: Fault) -> str:
@@ -277,7 +294,8 @@ class _Maker:
             raise ReproError("a program is reduced from a file: tcompile repro FILE.py:NAME")
         start = self.start.with_fields(compile={} if self.fault.kind == BREAK else self.start.compile)
         text = self.program.path.read_text()
-        return reduce_program(text, start, self.program.make_call, self.runner, self.effort, self.fault.index)
+        choose = _choose_break(self.fault) if self.fault.kind == BREAK else _choose_first
+        return reduce_program(text, start, self.program.make_call, self.runner, self.effort, choose)
 
     def add_about(self, found: Found) -> Found:
         words = json.dumps(one_line(self.fault.words), ensure_ascii=False)[1:-1].replace("\\", "/").replace('"', "'")
@@ -296,16 +314,24 @@ def _has_own_operators(module: Any) -> bool:
     return any(getattr(target, "namespace", "aten") not in known for target in targets)
 
 
+def _with_torch(text: str) -> str:
+    """The arguments of a call as on the command line, with `torch.` before what `--input` takes from there."""
+    call = ast.parse(f"take({text})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    for node in ast.walk(call):
+        if isinstance(node, ast.Name) and node is not call.func and node.id != "torch":
+            node.id = f"torch.{node.id}"
+        elif isinstance(node, ast.keyword) and node.arg == "dtype" and isinstance(node.value, ast.Constant):
+            node.value = ast.Name(f"torch.{str(node.value.value).removeprefix('torch.')}")
+    return ast.unparse(call).removeprefix("take(").removesuffix(")")
+
+
 def make_call_text(name: str, inputs: Sequence[str], calls: Sequence[str] = ()) -> str:
     """Text of a function `make_call` for inputs as they are written on the command line."""
-    values = ", ".join(inputs) if inputs else (calls[0] if calls else "")
-    names = (
-        "arange empty eye full linspace ones rand randint randn randperm tensor zeros float16 bfloat16 float32 float64"
-    )
-    given = f"from torch import {', '.join([*names.split(), 'int64', 'int32', 'bool as _bool'])}"
+    values = ", ".join(_with_torch(text) for text in (inputs or calls[:1]))
     return (
-        f"def make_call():\n    import copy\n\n    {given}\n\n"
-        "    torch.manual_seed(0)\n\n    def take(*args, **kwargs):\n        return args, kwargs\n\n"
+        "def make_call():\n    import copy\n\n    torch.manual_seed(0)\n\n"
+        "    def take(*args, **kwargs):\n        return args, kwargs\n\n"
         f"    args, kwargs = take({values})\n"
         f"    fn = {name}() if isinstance({name}, type) else {name}\n"
         "    return (copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn), list(args), kwargs\n"
