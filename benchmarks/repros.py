@@ -1,7 +1,7 @@
 """Planted faults that `tcompile repro` has to show again in one small file: in models, Inductor, and a broken backend.
 
 Inductor breaks relu and log1p itself if its settings for tests say so. Our backend is copied, and one line of the copy
-is changed. A file counts as reproduced if it shows the fault in a fresh process, away from the model's folder.
+is changed. Most run without gradients, which compiles half. A file counts as reproduced if it shows the fault in a fresh process, away from the model's folder.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class Fault:
         return _HEAD + _INIT + "".join(f"        {line}\n" for line in lines if line) + "\n\nmodel = Model()\n"
 
 
-def _broken_relu(how: str) -> tuple[str, ...]:
-    return ("--options", f"cpp.inject_relu_bug_TESTING_ONLY={how}")
+def _broken_relu(how: str, *more: str) -> tuple[str, ...]:
+    return ("--options", f"cpp.inject_relu_bug_TESTING_ONLY={how}", *more)
 
 
-_LOG1P = ("--options", "cpp.inject_log1p_bug_TESTING_ONLY=accuracy")
+_INFERENCE = "--no-grad"
+_LOG1P = ("--options", "cpp.inject_log1p_bug_TESTING_ONLY=accuracy", _INFERENCE)
 _POINTWISE, _EMIT = "compiler/backend/lower/pointwise.py", "compiler/backend/cpp/emit.py"
-_OWN = ("--backend", "tcompile")
+_OWN = ("--backend", "tcompile", _INFERENCE)
 _RELU = 'lambda x: operation("maximum", x, number(0, x))'
 FAULTS: dict[str, Fault] = {
     "break_print": Fault("print(1)", "graph break"),
@@ -68,18 +69,18 @@ FAULTS: dict[str, Fault] = {
     "break_early": Fault("x = x * float(x.max())", "graph break", at=0),
     "relu_wrong": Fault("h = torch.relu(h)", options=_broken_relu("accuracy")),
     "relu_wrong_early": Fault("h = torch.relu(h)", options=_broken_relu("accuracy"), at=1),
-    "relu_wrong_late": Fault("y = torch.relu(y)", options=_broken_relu("accuracy"), at=11),
+    "relu_wrong_late": Fault("y = torch.relu(y)", options=_broken_relu("accuracy", _INFERENCE), at=11),
     "log1p_wrong": Fault("h = torch.log1p(h.abs())", options=_LOG1P),
     "log1p_wrong_late": Fault("y = torch.log1p(y.square())", options=_LOG1P, at=10),
-    "relu_crash": Fault("h = torch.relu(h)", "failure", _broken_relu("compile_error")),
-    "relu_crash_late": Fault("y = torch.relu(y)", "failure", _broken_relu("compile_error"), at=11),
-    "relu_raises": Fault("h = torch.relu(h)", "failure", _broken_relu("runtime_error")),
-    "relu_raises_late": Fault("y = torch.relu(y)", "failure", _broken_relu("runtime_error"), at=10),
-    "kernel_sort": Fault("h = h.sort(-1).values", "kernel"),
-    "kernel_first": Fault("", "kernel"),
-    "kernel_cumprod": Fault("y = y.cumprod(-1)", "kernel", at=11),
-    "slow": Fault("", "0/0"),
-    "slow_scatter": Fault("h = torch.zeros_like(h).scatter_add(1, h.argsort(-1), h)", "0/0"),
+    "relu_crash": Fault("h = torch.relu(h)", "failure", _broken_relu("compile_error", _INFERENCE)),
+    "relu_crash_late": Fault("y = torch.relu(y)", "failure", _broken_relu("compile_error", _INFERENCE), at=11),
+    "relu_raises": Fault("h = torch.relu(h)", "failure", _broken_relu("runtime_error", _INFERENCE)),
+    "relu_raises_late": Fault("y = torch.relu(y)", "failure", _broken_relu("runtime_error", _INFERENCE), at=10),
+    "kernel_sort": Fault("h = h.sort(-1).values", "kernel", (_INFERENCE,)),
+    "kernel_first": Fault("", "kernel", (_INFERENCE,)),
+    "kernel_cumprod": Fault("y = y.cumprod(-1)", "kernel", (_INFERENCE,), at=11),
+    "slow": Fault("", "0/0", (_INFERENCE,)),
+    "slow_scatter": Fault("h = torch.zeros_like(h).scatter_add(1, h.argsort(-1), h)", "0/0", (_INFERENCE,)),
     "own_relu": Fault("h = torch.relu(h)", options=_OWN, patch=(_POINTWISE, _RELU, _RELU.replace("0, x", "1, x"))),
     "own_sigmoid": Fault("", options=_OWN, patch=(_POINTWISE, 'operation("neg", x))))', "x)))")),
     "own_clamp": Fault("h = h.clamp(min=-0.1)", options=_OWN,

@@ -12,6 +12,7 @@ explorer.load("trace_dir")  what torch.compile did in a job, from its logs; expl
 explorer.status(model)      whether it is compiled, or fell back to eager
 tcompile explore f.py:f     in a terminal; tcompile run -- python train.py
 explorer.load_profile(path, job)  a profile of torch.profiler, beside the log of the same program
+explorer.make_repro(run)    the smallest file that shows a fault of a run again
 explorer.targets()          the GPUs that `target=` (--target) accepts
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from explorer.entry.lessons import lessons
     from explorer.entry.load import load
     from explorer.entry.observe import observe
+    from explorer.entry.repro import make_repro
     from explorer.entry.status import status
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import OpLevels, decompose
@@ -57,6 +59,7 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "load_profile",
+    "make_repro",
     "observe",
     "save_and_load",
     "status",
@@ -84,6 +87,7 @@ _HOMES = {
     "lessons": "explorer.entry.lessons",
     "load": "explorer.entry.load",
     "load_profile": "explorer.run.profile",
+    "make_repro": "explorer.entry.repro",
     "observe": "explorer.entry.observe",
     "save_and_load": "explorer.entry.export",
     "status": "explorer.entry.status",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explorer.entry.file_call import (
     UsageError,
@@ -16,6 +16,11 @@ from explorer.entry.file_call import (
     output_path,
     parse_asked,
 )
+from explorer.run import files
+
+if TYPE_CHECKING:
+    from explorer.entry.repro import ReproFile
+    from explorer.run.run import Run
 
 _REPRO = """\
 Write the smallest file that shows one fault of a function or a model again: a graph break, a wrong number, a crash, a
@@ -29,6 +34,7 @@ examples:
   tcompile repro model.py:model --input "randn(8, 64)" -o repro.py --issue issue.md
   tcompile repro model.py:model kernels[0/0].cpp_fused_add_0 --input "randn(8, 64)"
   tcompile repro model.py:model "wrong number" --input "randn(8, 64)" --backend tcompile
+  tcompile repro run.json "wrong number" --trust      # a saved record: its graphs, without the program and its values
 """
 
 
@@ -42,6 +48,7 @@ def add_repro(commands: Any) -> None:
                          help="the file (repro.py)")  # fmt: skip
     command.add_argument("--issue", type=output_path(".md"), metavar="PATH", help="save the text of an issue")
     command.add_argument("--real-inputs", action="store_true", help="save the values of the inputs next to the file")
+    command.add_argument("--trust", action="store_true", help="execute the graphs of a saved record")
     command.add_argument("--seconds", type=float, default=180.0, help="how long to reduce (180)")
     add_options(command)
 
@@ -56,10 +63,14 @@ def _take_fault(args: argparse.Namespace, rest: list[str]) -> bool:
 
 def _repro(args: argparse.Namespace) -> None:
     from explorer.entry.repro import UserProgram, make_call_text, make_repro
-    from explorer.run import files
 
     if args.seconds <= 0:
         raise UsageError("--seconds is a positive number")
+    tell = (lambda words: print(f"tcompile: {words}", file=sys.stderr)) if sys.stderr.isatty() else None
+    if files.is_record(args.code):
+        made = make_repro(_saved_run(args), args.output, args.fault, seconds=args.seconds, listener=tell)
+        _print_repro(made, args)
+        return
     options = parse_asked(args)
     is_break = args.fault.startswith(("break[", "graph-break", "graph break"))
     run = explore_file(args, ({"stages": "captured"} if is_break else _whole_call(options)) | options)
@@ -67,10 +78,24 @@ def _repro(args: argparse.Namespace) -> None:
         return
     path, _, name = args.code.rpartition(":")
     program = UserProgram(Path(path), make_call_text(name, args.inputs, args.calls))
-    tell = (lambda words: print(f"tcompile: {words}", file=sys.stderr)) if sys.stderr.isatty() else None
     made = make_repro(
         run, args.output, args.fault, program, real_inputs=args.real_inputs, seconds=args.seconds, listener=tell
     )
+    _print_repro(made, args)
+
+
+def _saved_run(args: argparse.Namespace) -> Run:
+    """A saved record; its graphs are executed with --trust."""
+    from explorer.run.run import Run
+
+    if args.inputs or args.calls or args.real_inputs:
+        raise UsageError("a saved record has no values: --input, --call and --real-inputs are for code")
+    record = files.read(args.code)
+    return Run(record.with_trust("trusted") if args.trust else record)
+
+
+def _print_repro(made: ReproFile, args: argparse.Namespace) -> None:
+
     print(made)
     if args.issue:
         files.replace_file(args.issue, made.issue().encode())

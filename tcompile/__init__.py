@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from explorer.entry.lessons import lessons
     from explorer.entry.load import load
     from explorer.entry.observe import observe
+    from explorer.entry.repro import make_repro
     from explorer.entry.status import status
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import decompose
@@ -58,6 +59,7 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "load_profile",
+    "make_repro",
     "observe",
     "open",
     "save_and_load",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from compiler.repro.reduce import Effort
 from compiler.repro.runner import Runner, confirm
 from compiler.repro.search import Found, NotShownError, reduce_graph, reduce_program
 from compiler.repro.subgraph import CannotCutError, RecordedGraph
+from compiler.repro.values import MAKE_RANDOM, TensorFacts, facts_of
 from explorer.run import files
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def find_fault(run: Run, asked: str) -> Fault:
 
 def make_repro(
     run: Run,
-    output: Path,
+    output: Path | str = "repro.py",
     asked: str = "",
     program: UserProgram | None = None,
     *,
@@ -164,10 +166,15 @@ def make_repro(
 ) -> ReproFile:
     """Write the smallest file that shows a fault of a run again. Raises ReproError; then nothing is written.
 
-    `asked` is the id of a break, a finding of `diagnose`, a kernel or a graph; "" for the worst fault.
+    `asked` is the id of a break, a finding of `diagnose`, a kernel or a graph; "" for the worst fault. Wrong numbers
+    are found in a run with `check=True`. Of a saved record that is trusted, the text of its graphs is executed.
     """
     tell = listener or (lambda _words: None)
+    output = Path(output)
     fault = find_fault(run, asked)
+    if not run.kept and fault.kind != BREAK:
+        run = _with_graphs_of_text(run)
+    program = program or _program_of_call(run)
     tell(f"reducing {fault.id}: {one_line(fault.words)}")
     arguments = {name: value for name, value in compile_arguments(run.record).items() if fault.kind != BREAK}
     start = Repro(fault.kind, _shows(fault), "", arguments)
@@ -202,6 +209,45 @@ def _choose_break(fault: Fault) -> Callable[[Sequence[str]], str]:
         return next(of_kind, shown[min(fault.index, len(shown) - 1)])
 
     return choose
+
+
+def _with_graphs_of_text(run: Run) -> Run:
+    """The run with the graphs that its record has as text."""
+    from compiler.repro.recorded_text import graphs_of_record
+    from explorer.run.run import Run
+
+    if run.record.trust != "trusted":
+        raise ReproError("a graph of a saved record is executed: --trust, if you know who made it")
+    try:
+        return Run(run.record, kept=graphs_of_record(run.record))
+    except CannotCutError as error:
+        raise ReproError(str(error)) from None
+
+
+def _program_of_call(run: Run) -> UserProgram | None:
+    """The file of the function that was called, and text that calls it with inputs like those of the call.
+
+    None if the function is not a global name of a file, or gets what no code can make.
+    """
+    import torch
+
+    if run.call is None:
+        return None
+    called, call = getattr(run.call.fn, "__self__", run.call.fn), run.call
+    owner = type(called) if isinstance(called, torch.nn.Module) else called
+    module = sys.modules.get(getattr(owner, "__module__", ""))
+    file, names = getattr(module, "__file__", None), vars(module) if module else {}
+    name = next((each for each, value in names.items() if value is called), "")
+    made = [*map(_code_like, call.args), *(f"{key}={_code_like(value)}" for key, value in call.kwargs.items())]
+    if not file or not name or any(text.endswith("=") or not text for text in made):
+        return None
+    return UserProgram(Path(file), f"{MAKE_RANDOM.strip()}\n\n\n{_call_text(name, ', '.join(made))}")
+
+
+def _code_like(value: Any) -> str:
+    """Code that makes a value like this one; "" for what no code can make."""
+    facts = facts_of(value)
+    return facts.code(trains=True) if isinstance(facts, TensorFacts) else "" if facts is None else repr(facts)
 
 
 def _shows(fault: Fault) -> str:
@@ -291,7 +337,7 @@ class _Maker:
 
     def _of_program(self) -> Found:
         if self.program is None:
-            raise ReproError("a program is reduced from a file: tcompile repro FILE.py:NAME")
+            raise ReproError("a program is reduced from the file that has it: tcompile repro FILE.py:NAME")
         start = self.start.with_fields(compile={} if self.fault.kind == BREAK else self.start.compile)
         text = self.program.path.read_text()
         choose = _choose_break(self.fault) if self.fault.kind == BREAK else _choose_first
@@ -328,7 +374,10 @@ def _with_torch(text: str) -> str:
 
 def make_call_text(name: str, inputs: Sequence[str], calls: Sequence[str] = ()) -> str:
     """Text of a function `make_call` for inputs as they are written on the command line."""
-    values = ", ".join(_with_torch(text) for text in (inputs or calls[:1]))
+    return _call_text(name, ", ".join(_with_torch(text) for text in (inputs or calls[:1])))
+
+
+def _call_text(name: str, values: str) -> str:
     return (
         "def make_call():\n    import copy\n\n    torch.manual_seed(0)\n\n"
         "    def take(*args, **kwargs):\n        return args, kwargs\n\n"
