@@ -1,7 +1,8 @@
 """Planted faults that `tcompile repro` has to show again in one small file: in models, Inductor, and a broken backend.
 
 Inductor breaks relu and log1p itself if its settings for tests say so. Our backend is copied, and one line of the copy
-is changed. Most run without gradients, which compiles half. A file counts as reproduced if it shows the fault in a fresh process, away from the model's folder.
+is changed. Most run without gradients, which compiles half. A file counts as reproduced if it shows the fault in a
+fresh process, away from the model's folder.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def reproduce(name: str) -> Outcome:
 
 _LIST_KERNELS = (
     "import tcompile, torch, planted_model as m\n"
-    "print(*tcompile.explore(m.model, torch.randn(4, 16), target='cpu').kernels['name'])"
+    "with torch.no_grad():\n"
+    "    print(*tcompile.explore(m.model, torch.randn(4, 16), target='cpu').kernels['name'])"
 )
 
 
