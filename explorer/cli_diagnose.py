@@ -17,6 +17,7 @@ from explorer.entry.file_call import (
     output_path,
     parse_asked,
 )
+from explorer.entry.options import OPTIONS, option_words
 from explorer.run import files
 
 _DIAGNOSE = """\
@@ -72,7 +73,8 @@ def _diagnose(args: argparse.Namespace) -> None:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The words of the command that say what was called."""
+    """The words of the command that say what was called, and with which options."""
     inputs = [word for text in args.inputs for word in ("--input", text)]
     calls = [word for text in args.calls for word in ("--call", text)]
-    return shlex.join([args.code, *inputs, *calls])
+    given = {flag[2:]: getattr(args, flag[2:]) for flag in OPTIONS}
+    return shlex.join([args.code, *inputs, *calls, *option_words(given)])

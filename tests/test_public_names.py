@@ -14,7 +14,7 @@ from compiler.backend import tcompile as backend
 
 FUNCTIONS = {
     "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "load_profile", "observe",
-    "open",
+    "make_repro", "open",
     "save_and_load", "status", "targets",
 }  # fmt: skip
 CLASSES = {"CheckError", "Job", "Run"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from explorer.entry.file_call import UsageError, load_call, unless_it_raises
@@ -21,7 +20,7 @@ def save_values(args: argparse.Namespace, options: dict[str, Any]) -> Snapshot |
     """The values of the operations of a call. None if the user's code raised; its traceback is printed."""
     import torch
 
-    from compiler.numerics.across.values import values_of_call
+    from compiler.numerics.across.values import compile_with, values_of_call
 
     if options.get("ranks"):
         raise UsageError("numerics runs graphs again, which a simulated rank can't: leave out --ranks")
@@ -30,7 +29,7 @@ def save_values(args: argparse.Namespace, options: dict[str, Any]) -> Snapshot |
         return None
     torch.manual_seed(args.seed)
     asked = {name: options[name] for name in COMPILED_BY if name in options}
-    return values_of_call(found, _settings(found.record, args.seed, asked), _compile(asked) if asked else None)
+    return values_of_call(found, _settings(found.record, args.seed, asked), compile_with(asked) if asked else None)
 
 
 def _explore(args: argparse.Namespace, options: dict[str, Any]) -> Explored:
@@ -55,17 +54,3 @@ def _settings(record: Record, seed: int, asked: dict[str, Any]) -> dict[str, str
     return facts | {"seed": str(seed), "values of": "compiled code" if asked else "eager mode"} | {
         name: str(value) for name, value in asked.items()
     }  # fmt: skip
-
-
-def _compile(asked: dict[str, Any]) -> Callable[[Any], Callable[..., Any]]:
-    """A function that compiles a graph as the options ask, with eager's random numbers in Inductor."""
-    import torch
-
-    from compiler.torch_api.settings import modes
-
-    arguments = dict(asked)
-    if asked.get("backend", "inductor") == "inductor":
-        mode = arguments.pop("mode", None)
-        settings = modes().get(mode, {}) if mode else {}
-        arguments["options"] = {**settings, "fallback_random": True, **arguments.get("options", {})}
-    return lambda graph: torch.compile(graph, **arguments)

@@ -129,7 +129,8 @@ def faults(run: Run) -> list[Fault]:
         Fault(each.id, KERNEL, f"the kernel {each.name}", each.graph, _nodes_of(record, each.id), name=each.name)
         for each in record.kernels
     ]
-    found += [Fault(name, SLOW, f"graph {name} is slow", name, aliases=(f"captured[{name}]",)) for name in run.kept]
+    graphs_by_id = {each.id: each.graph for each in record.of_stage("captured")}
+    found += [Fault(g, SLOW, f"graph {g} is slow", g, aliases=(each,)) for each, g in graphs_by_id.items()]
     return found
 
 
@@ -164,10 +165,13 @@ def make_repro(
     seconds: float = SECONDS,
     listener: Callable[[str], None] | None = None,
 ) -> ReproFile:
-    """Write the smallest file that shows a fault of a run again. Raises ReproError; then nothing is written.
+    """Write the smallest file that shows a fault of a run again.
+
+    >>> made = tcompile.make_repro(run, "repro.py", "break[0/0].0")
 
     `asked` is the id of a break, a finding of `diagnose`, a kernel or a graph; "" for the worst fault. Wrong numbers
     are found in a run with `check=True`. Of a saved record that is trusted, the text of its graphs is executed.
+    Raises ReproError if the fault can't be shown again; then nothing is written.
     """
     tell = listener or (lambda _words: None)
     output = Path(output)
@@ -175,6 +179,8 @@ def make_repro(
     if not run.kept and fault.kind != BREAK:
         run = _with_graphs_of_text(run)
     program = program or _program_of_call(run)
+    if fault.kind == WRONG:
+        fault = _locate(fault, run)
     tell(f"reducing {fault.id}: {one_line(fault.words)}")
     arguments = {name: value for name, value in compile_arguments(run.record).items() if fault.kind != BREAK}
     start = Repro(fault.kind, _shows(fault), "", arguments)
@@ -209,6 +215,24 @@ def _choose_break(fault: Fault) -> Callable[[Sequence[str]], str]:
         return next(of_kind, shown[min(fault.index, len(shown) - 1)])
 
     return choose
+
+
+def _locate(fault: Fault, run: Run) -> Fault:
+    """The wrong number with the first operation that is wrong, which is tried alone; as it is if none is by itself."""
+    from compiler.calls.explored import Explored
+    from compiler.numerics.across.snapshot import SnapshotError
+    from compiler.numerics.across.values import compare_with_eager
+
+    try:
+        first = compare_with_eager(Explored(run.record, None, run.kept, run.call)).first
+    except SnapshotError:  # the whole graph is reduced
+        return fault
+    graph = first and next((name for name in run.kept if first.id.startswith(f"{name}.")), "")
+    if first is None or not graph:
+        return fault
+    place = f" The first wrong operation is {first.operation.op}, {first.operation.place}.".replace(", .", ".")
+    node = first.id.removeprefix(f"{graph}.").partition(".")[0]
+    return replace(fault, graph=graph, nodes=frozenset({node}), words=fault.words + place)
 
 
 def _with_graphs_of_text(run: Run) -> Run:

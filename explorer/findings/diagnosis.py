@@ -32,6 +32,8 @@ do all of it; "untried": nobody ran it; "no fix": there is no edit, or none that
 EvidenceBasis = Literal["measured", "recorded", "simulated", "inferred", "estimate"]
 
 ORDER: Final[tuple[Kind, ...]] = ("wrong number", "failure", "graph break", "recompilation", "slow")
+WHOLE: Final = "the call"
+MOST_CHECKS: Final = 4
 APPLY: Final = "Apply `patch` (git apply), then: "
 CALL: Final = "Write `snippet` where the function is compiled or called, then: "
 
@@ -151,24 +153,34 @@ def _next_command(state: FixOutcome, asked: Asked, else_run: str = "", *, has_ed
 
 
 def _wrong_numbers(record: Record, asked: Asked) -> Iterator[Diagnostic]:
+    """A finding for each stage that is the first to differ, or for the whole call: all its results and gradients."""
     wrong = [check for check in record.checks if check.verdict == "differs"]
+    if any(not check.stage and check.subject != WHOLE for check in wrong):  # its results say more than the call
+        wrong = [check for check in wrong if check.subject != WHOLE]
     places = innermost_lines(record) if any(check.node for check in wrong) else {}
     labels = {entity.id: entity for artifact in record.of_stage("source") for entity in artifact.entities}
+    groups: dict[tuple[str, str], list[Check]] = {}
     for check in wrong:
-        line = next((labels[name] for name in places.get(check.node, ()) if name in labels), None)
+        groups.setdefault((check.stage, check.node), []).append(check)
+    for (stage, node), checks in groups.items():
+        line = next((labels[name] for name in places.get(node, ()) if name in labels), None)
         file = str(line.attrs.get("file", "")) if line else ""
         number = int(line.attrs.get("line", 0)) if line else 0
         span = Span(file, number, number, code=line.label) if line else None
+        evidence = [Support(f"{each.subject}: {each.words or each.verdict}", "measured") for each in checks]
         yield Diagnostic(
-            "", "wrong number", check.stage or "compiled call", _check_words(check), asked.path(file), number,
-            asked.span(span), evidence=(Support(check.words or check.verdict, "measured"),),
+            "", "wrong number", stage or "compiled call", _differing_words(checks, stage), asked.path(file), number,
+            asked.span(span), evidence=tuple(evidence[:MOST_CHECKS]), count=len(checks),
             next=f"tcompile repro {asked.command}".rstrip(),
         )  # fmt: skip
 
 
-def _check_words(check: Check) -> str:
-    where = f" in stage {check.stage}" if check.stage else ""
-    return f"{check.subject} differs from eager{where}. {check.words or check.note}".strip()
+def _differing_words(checks: Sequence[Check], stage: str) -> str:
+    first = checks[0]
+    more = f" and {len(checks) - 1} more" if len(checks) > 1 else ""
+    where = f" in stage {stage}" if stage else ""
+    told = f"{first.subject}{more} {'differ' if more else 'differs'} from eager{where}."
+    return f"{told} {first.words or first.note}".strip()
 
 
 def _failures(record: Record, asked: Asked) -> Iterator[Diagnostic]:

@@ -17,6 +17,7 @@ from compiler.calls.explored import Explored
 from compiler.calls.graph_runs import HookedInterpreter, copy_tensor
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.random_draws import seed_and_restore
+from compiler.numerics.across.comparison import Comparison, compare
 from compiler.numerics.across.snapshot import (
     MOST_NUMBERS,
     MOST_OPERATIONS,
@@ -33,6 +34,7 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 from compiler.torch_api.level_traces import first_line
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.settings import modes
 from compiler.torch_api.widened import Recording, Widened, random_state, wide_leaf
 
 Compile = Callable[[GraphModule], Callable[..., Any]]
@@ -60,6 +62,26 @@ def values_of_call(found: Explored, settings: Mapping[str, str], compile_graph: 
         )
     header = Header(found.record.title, dict(settings), tuple(collected.operations), tuple(collected.notes))
     return Snapshot(header, collected.values, collected.exact)
+
+
+def compile_with(arguments: Mapping[str, Any]) -> Compile:
+    """A function that compiles a graph with these arguments of torch.compile; Inductor draws eager's random numbers."""
+    given = dict(arguments)
+    if given.get("backend", "inductor") == "inductor":
+        mode = given.pop("mode", None)
+        settings = modes().get(mode, {}) if mode else {}
+        given["options"] = {**settings, "fallback_random": True, **given.get("options", {})}
+    return lambda graph: torch.compile(graph, **given)
+
+
+def compare_with_eager(found: Explored) -> Comparison:
+    """Compare each operation of an explored call, compiled with the call's options, with eager mode.
+
+    Raises SnapshotError, and what torch.compile raises.
+    """
+    asked = {**found.record.options.compile_arguments(), "dynamic": found.record.options.dynamic}
+    compiled = compile_with({name: value for name, value in asked.items() if value})
+    return compare(values_of_call(found, {}), values_of_call(found, {}, compiled))
 
 
 @dataclass

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+import tcompile
 from compiler.numerics.policy.judge import judge
+from compiler.record import Record
 from compiler.repro.policy_text import policy_text
 from compiler.repro.program import WRONG, Repro, graph_body
+from compiler.repro.recorded_text import graphs_of_record
 from compiler.repro.reduce import Effort, minimize
 from compiler.repro.source import count_statements, reduce_source
 from compiler.repro.subgraph import CannotCutError, RecordedGraph
@@ -46,6 +49,13 @@ def test_source_is_reduced_to_what_shows_the_fault() -> None:
     small = reduce_source(text, lambda candidate: "bug(" in candidate and ast.parse(candidate) is not None, Effort(60))
     assert small == "class A:\n\n    def f(self, y):\n        bug(z)\n"
     assert count_statements(text) > 5
+    text = "class A:\n    def forward(self, y):\n        z, w = 1, y\n        v = w\n        return bug(v)\n\nf = A()\n"
+    small = reduce_source(text, lambda each: "bug(" in each and "f" in _names_of(each), Effort(60))
+    assert small == "def f(y):\n    return bug(v)\n"
+
+
+def _names_of(text: str) -> set[str]:
+    return {getattr(node, "name", "") or getattr(node, "id", "") for node in ast.walk(ast.parse(text))}
 
 
 def test_part_of_a_graph_has_inputs_for_what_is_cut(tmp_path: Path) -> None:
@@ -78,6 +88,19 @@ def test_random_values_have_recorded_layout_and_range(dtype: torch.dtype) -> Non
     assert torch.view_as_real(made).max() <= 1 if dtype.is_complex else made.max() <= 1
 
 
+def test_graphs_of_a_record_are_traced_from_their_text() -> None:
+    def scaled(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x.mT)[n] * 2
+
+    run = tcompile.explore(scaled, torch.rand(4, 6), torch.tensor([1, 0]), stages="captured")
+    (frame,) = graphs_of_record(Record.from_json(run.record.to_json())).values()
+    assert frame.captured is not None
+    assert frame.arguments is not None
+    assert [each.shape for each in frame.captured(*frame.arguments)] == [(2, 4)]
+    assert set(frame.arguments[1].tolist()) <= {0, 1}
+    assert RecordedGraph.of_call(frame.captured, frame.arguments).names == ("getattr_1", "relu", "getitem", "mul")
+
+
 def test_repro_judges_by_the_policy() -> None:
     names: dict[str, Any] = {}
     exec(f"from __future__ import annotations\nimport torch\n{policy_text()}", names)
@@ -88,7 +111,10 @@ def test_repro_judges_by_the_policy() -> None:
             assert (there.verdict, there.note, there.max_absolute) == (here.verdict, here.note, here.max_absolute)
 
 
-def test_repro_of_a_break_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repro_of_a_break_is_confirmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     model, output, issue = (tmp_path / name for name in ("model_of_repro.py", "repro.py", "issue.md"))
     model.write_text(MODEL)
     options = ["--input", "randn(4, 5)", "-o", str(output)]
@@ -102,4 +128,11 @@ def test_repro_of_a_break_is_confirmed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "### 🐛 Describe the bug" in issue.read_text()
     output.unlink()
     assert cli.main([*asked[:2], "break[9/9].0", *options]) == 2
+    assert not output.exists()
+    assert (
+        cli.main(["explore", f"{model}:model", "--input", "randn(4, 5)", "--stages", "captured", "--json=run.json"])
+        == 0
+    )
+    assert cli.main(["repro", "run.json", "captured[0/0]", "-o", str(output)]) == 2
+    assert "--trust" in capsys.readouterr().err
     assert not output.exists()
