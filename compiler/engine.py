@@ -42,13 +42,13 @@ from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds, destination
 from compiler.timing.one_process import NOT_SENT, OTHER_RANKS
 from compiler.torch_api import dynamo, fx, inductor
-from compiler.torch_api.async_tp import allow_async_tp
 from compiler.torch_api.collectives import count_ranks, is_simulated
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
 from compiler.torch_api.dtensor import is_dtensor
 from compiler.torch_api.fake_tensors import unset_fake_temporarily
 from compiler.torch_api.flex_attention import attend_as_on
+from compiler.torch_api.passes_of_ranks import allow_passes_of_ranks
 from compiler.torch_api.patching import Function
 from compiler.torch_api.pipelines import decide_without_other_stages, pipeline_schedules
 from compiler.torch_api.pytrees import tree_leaves
@@ -145,7 +145,7 @@ class Exploration:
             stack.enter_context(call_before_enabling(self._recorder.stop_hearing))
             if self.options.step:
                 stack.enter_context(self._recorder.record_steps(self.options.step))
-            stack.enter_context(allow_async_tp(self.options.options))
+            stack.enter_context(allow_passes_of_ranks(self.options.options))
             self._stack, self._launches = stack.pop_all(), launches.pop_all()
             self._recorder.hooks.prepare(self._stack, self._observation.is_observing)
         return self

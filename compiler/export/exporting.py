@@ -28,6 +28,7 @@ from compiler.record.break_facts import BreakFacts, Place
 from compiler.record.builder import Builder
 from compiler.torch_api import dynamo
 from compiler.torch_api.careful_export import careful_export
+from compiler.torch_api.dtensor import is_dtensor
 from compiler.torch_api.traced_lines import place_of, places_of, watch_restarts
 
 
@@ -71,6 +72,8 @@ def export_program(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
             )
     except Exception as error:  # noqa: BLE001 - any error of the user's code or of export is the result
+        if why := _why_never(fn):
+            return Exported(mode, problem=why)
         return _failed_export(error, mode, book)
     found = Exported(mode, program, inputs=_inputs(program), outputs=_outputs(program), ranges=_ranges(program))
     return replace(found, artifact=_artifact(program, found, book))
@@ -132,6 +135,20 @@ def _ranges(program: ExportedProgram) -> dict[str, str]:
         str(symbol): f"{bounds.lower} <= {symbol}" + ("" if "oo" in str(bounds.upper) else f" <= {bounds.upper}")
         for symbol, bounds in program.range_constraints.items()
     }
+
+
+def _why_never(fn: Any) -> Problem | None:
+    """Why torch.export fails for a module, whatever its code is: DTensors as parameters. None for any other."""
+    parameters = fn.named_parameters() if isinstance(fn, nn.Module) else ()
+    name = next((name for name, value in parameters if is_dtensor(value)), None)
+    if name is None:
+        return None
+    return Problem(
+        "exported",
+        f"torch.export can't hold the parameters of a split module: {name} is a DTensor",
+        "export the module before parallelize_module, distribute_tensor or fully_shard splits it; what this rank "
+        "computes is in the stages from captured on",
+    )
 
 
 def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:

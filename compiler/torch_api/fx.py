@@ -289,6 +289,8 @@ def target_name(node: Node) -> str:
         return target
     module = getattr(target, "__module__", "") or ""
     name = getattr(target, "__name__", str(target))
+    if module.startswith("torch._dynamo.variables") and name.startswith("prim"):
+        return name.removeprefix("prim")[1:]  # how torch 2.11 calls DTensor's functions: "prim_redistribute"
     if module in ("_operator", "operator"):
         return f"operator.{name}"
     return f"{module}.{name}" if module and not module.startswith("torch._C") else f"torch.{name}"

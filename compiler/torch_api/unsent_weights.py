@@ -25,6 +25,7 @@ def copy_own_parts() -> Iterator[None]:
     reducing = _Reducing()
     with (
         replace_attribute(collectives.DefaultAllGather, "__call__", call_instead(_gather)),
+        replace_attribute(collectives.DefaultReduceScatter, "__call__", call_instead(_reduce_own_part)),
         replace_attribute(groups, "foreach_all_gather", call_instead(_gather_own_shard)),
         replace_attribute(groups, "foreach_reduce", call_instead(reducing.reduce)),
         replace_attribute(collectives, "foreach_reduce_scatter_copy_in", call_instead(reducing.copy_own_part)),
@@ -53,6 +54,17 @@ def _gather_own_shard(original: Function, fsdp_params: Any, group: Any, *args: A
         return result
     own = result.all_gather_output.chunk(group.size())[group.rank()]
     return result._replace(all_gather_output=own.expand(group.size(), -1))
+
+
+def _reduce_own_part(
+    original: Function, self: Any, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Call the collective; its result is this rank's part, which the fake backend of torch 2.11 does not write."""
+    work = original(self, output_tensor, input_tensor, group, *args, **kwargs)
+    if _is_real(input_tensor) and torch.__version__ < "2.12":
+        output_tensor.copy_(input_tensor.view(group.size(), -1)[group.rank()])
+    return work
 
 
 class _Reducing:

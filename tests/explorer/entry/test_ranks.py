@@ -261,7 +261,8 @@ def test_messages_of_a_pipeline_match() -> None:
     assert not run.ranks.hangs
     for record in run.ranks.records.values():
         assert [schedule.name for schedule in record.pipelines] == ["Schedule1F1B"]
-        assert Counter(found.kind for found in record.collectives) == {"send": 4, "recv": 4}
+        microbatches = [found for found in record.collectives if found.bytes > 4]  # torch 2.11 first sends 4 bytes
+        assert Counter(found.kind for found in microbatches) == {"send": 4, "recv": 4}
 
 
 def rank_with(*calls: tuple[str, int]) -> Record:
