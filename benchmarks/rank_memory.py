@@ -28,8 +28,8 @@ from benchmarks.rank_models import Model as Kind
 WIDTH, LAYERS, BATCH = 256, 3, 64
 CASES = (
     "mlp:ddp", "mlp:ddp_views", "mlp:fsdp2", "mlp:fsdp2_kept", "mlp:fsdp2_bf16", "mlp:fsdp1", "mlp:simple_fsdp",
-    "mlp:tp", "mlp:tp_sp", "mlp:2d", "gpt2:ddp", "gpt2:fsdp2", "llama:fsdp2", "llama:fsdp2_bf16", "llama:tp",
-    "moe:ddp", "moe:fsdp2",
+    "mlp:parametrized", "mlp:tp", "mlp:tp_sp", "mlp:2d", "gpt2:ddp", "gpt2:fsdp2", "llama:fsdp2", "llama:fsdp2_bf16",
+    "llama:tp", "moe:ddp", "moe:fsdp2",
 )  # fmt: skip
 LIMIT = 0.05
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.parametrize import register_parametrization
 
 VOCABULARY, SEQUENCE = 64, 8
 
@@ -144,7 +145,25 @@ def fsdp1(model: Any, kind: Model, _world: int) -> Any:
 
 
 def simple_fsdp(model: Any, _kind: Model, world: int) -> Any:
-    """Sharded DTensor parameters, gathered by a property as they are read: the idea of torchtitan's SimpleFSDP."""
+    """Sharded DTensor parameters, gathered by a property as they are read, as in torchtitan's SimpleFSDP."""
+    for module, names in _shard_parameters(model, world):
+        owner = type(module)
+        module.__class__ = type(
+            f"SimpleFSDP{owner.__name__}", (owner,), {name: _gathering_property(name) for name in names}
+        )
+    return model
+
+
+def parametrized_simple_fsdp(model: Any, _kind: Model, world: int) -> Any:
+    """SimpleFSDP as it was first: gathers by torch.nn.utils.parametrize."""
+    for module, names in _shard_parameters(model, world):
+        for name in names:
+            register_parametrization(module, name, _Gather(), unsafe=True)
+    return model
+
+
+def _shard_parameters(model: Any, world: int) -> Iterator[tuple[Any, list[str]]]:
+    """Shard all parameters; the modules that have any, with their names."""
     mesh = init_device_mesh("cpu", (world,))
     for module in list(model.modules()):
         names = [name for name, _ in module.named_parameters(recurse=False)]
@@ -152,20 +171,21 @@ def simple_fsdp(model: Any, _kind: Model, world: int) -> Any:
             sharded = distribute_tensor(module._parameters[name].data, mesh, [Shard(0)], src_data_rank=None)
             module._parameters[name] = nn.Parameter(sharded)
         if names:
-            owner = type(module)
-            module.__class__ = type(
-                f"SimpleFSDP{owner.__name__}", (owner,), {name: _gathering_property(name) for name in names}
-            )
-    return model
+            yield module, names
+
+
+def _gather(parameter: Any) -> Tensor:
+    gathered: Tensor = parameter.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial("avg")])
+    return gathered
 
 
 def _gathering_property(name: str) -> property:
-    def get(module: Any) -> Tensor:
-        parameter = module._parameters[name]
-        gathered: Tensor = parameter.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial("avg")])
-        return gathered
+    return property(lambda module: _gather(module._parameters[name]))
 
-    return property(get)
+
+class _Gather(nn.Module):
+    def forward(self, parameter: Tensor) -> Tensor:
+        return _gather(parameter)
 
 
 def tensor_parallel(
@@ -198,6 +218,7 @@ WRAPS: dict[str, Callable[[Any, Model, int], Any]] = {
     "fsdp2": fsdp2,
     "fsdp1": fsdp1,
     "simple_fsdp": simple_fsdp,
+    "parametrized": parametrized_simple_fsdp,
     "tp": tensor_parallel,
     "tp_sp": sequence_parallel,
     "2d": two_dimensions,

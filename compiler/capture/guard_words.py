@@ -22,6 +22,9 @@ _TYPE = re.compile(r"type=<(?:class|enum) '(?P<type>[\w.<>]+)'>")
 _EQUALS = re.compile(r".*? == (?P<value>.*)$", re.DOTALL)
 _DEVICES = ("CUDA", "XPU", "MPS", "HPU", "Meta")
 _KEY = re.compile(r"___dict_contains\(('[^']*'|[^,]*),|set\.__contains__\(.*?, ('[^']*'|[^,]*)\)(?:\s+#|$)")
+_OWN = re.compile(r"\._(?:parameters|buffers)\['[^']+'\]$")
+_CALLED = re.compile(r"^(self|fn|mod|module|model)\.")
+_PARAMETRIZED = re.compile(r"\.parametrizations\.(\w+)\.original\d*$")
 _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
 UNNAMED = "an intermediate value"
@@ -123,6 +126,15 @@ def _user_name(name: str) -> str:
     name = re.sub(r"list\(dict\.keys\((.*)\)\)\[(\d+)\]", r"key \2 of \1", name)
     name = re.sub(r"\.__closure__\[\d+\]\.cell_contents", "'s closure", name)
     return re.sub(r"\.(?:__code__|__func__|__wrapped__)\b", "", name)
+
+
+def input_name(source: str) -> str:
+    """Map `L['self']._modules['layer1']._parameters['weight']` to `layer1.weight`, `L['x']` to `x`.
+
+    A parameter that torch.nn.utils.parametrize has replaced keeps its own name.
+    """
+    name = argument(source).removeprefix("global ")
+    return _PARAMETRIZED.sub(r".\1", _CALLED.sub("", name)) if _OWN.search(source) else name
 
 
 def quote(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from compiler.capture.guard_words import input_name
 from compiler.record import Artifact, Entity
 from compiler.record.printed_code import short_name
 from compiler.torch_api import fx
@@ -135,7 +136,7 @@ def _cause(each: Redistribution, origin: Entity | None, before: Mapping[str, Ent
         return f"{_who_asks(origin)} asks for other placements: {change}"
     style = f"{_who_asks(origin)}: " if origin.attrs.get("parallel_style") else ""
     value = next((before[name] for name in origin.inputs if name in before), origin)
-    subject = f"the result of `{_operation(value)}`" if value.kind == "call" else _name(value)
+    subject = f"the result of `{_operation(value)}`" if value.kind == "call" else _path(value)
     return f"{style}gradient of {subject}, {change}"
 
 
@@ -149,7 +150,7 @@ def _how_it_was_made(value: Entity, known: Mapping[str, Entity]) -> str:
     """The operation that gave a DTensor, with the placements of its operands."""
     placed = _placed_inputs(value, known)
     if value.kind != "call" or not placed:
-        return f"{_name(value)} is {_words(value.attrs['placements'])}"
+        return f"{_path(value)} is {_words(value.attrs['placements'])}"
     return f"`{_operation(value)}` of {_join_words(map(_operand, placed))} gives {_words(value.attrs['placements'])}"
 
 
@@ -164,7 +165,13 @@ def _operand(entity: Entity) -> str:
 
 def _name(entity: Entity) -> str:
     """`weight` for a parameter or an argument; a computed value has no name in the user's code."""
-    return str(entity.attrs.get("source", "")).rpartition("['")[2].removesuffix("']") or "the input"
+    return _path(entity).strip("`").rpartition(".")[2]
+
+
+def _path(entity: Entity) -> str:
+    """`blocks.0.up.weight` for a parameter, `x` for an argument."""
+    name = input_name(str(entity.attrs.get("source", "")))
+    return f"`{name}`" if name else "the input"
 
 
 def _operation(entity: Entity) -> str:

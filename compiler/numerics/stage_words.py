@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compiler.capture.guard_words import argument
+from compiler.capture.guard_words import input_name
 from compiler.numerics.policy.by_dtype import Named, Numbers, numbers
 from compiler.record import Artifact, Check
 
-_OWN = re.compile(r"\._(?:parameters|buffers)\['[^']+'\]$")
-_CALLED = re.compile(r"^(self|fn|mod|module|model)\.")
 """Usual names for the module that is called, which are dropped; other names are kept."""
 
 
@@ -74,9 +72,3 @@ def rename_input(text: str, names: Sequence[str]) -> str:
     found = re.search(r"\binput (\d+)$", text)
     name = "".join(names[int(found[1]) :][:1]) if found else ""
     return text[: found.start()] + name if found and name else text
-
-
-def input_name(source: str) -> str:
-    """Map `L['self']._modules['layer1']._parameters['weight']` to `layer1.weight`, `L['x']` to `x`."""
-    name = argument(source).removeprefix("global ")
-    return _CALLED.sub("", name) if _OWN.search(source) else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.capture.guard_words import input_name
 from compiler.record import Artifact, Entity, Record
 from compiler.record.plain_text import pluralize
 from explorer.reading.placements import mesh_text
@@ -63,7 +64,7 @@ def _moved_row(entity: Entity, lines: SourceLines) -> Row:
 
 def _value_row(entity: Entity, lines: SourceLines) -> Row:
     attrs = entity.attrs
-    name = str(attrs.get("source", "")).rpartition("['")[2].removesuffix("']") or entity.label
+    name = input_name(str(attrs.get("source", ""))) or entity.label
     shapes = shape_text(attrs.get("shape", ())), shape_text(attrs["local_shape"])
     return Row((_line(entity, lines), f"`{name}`", *shapes, _placements_text(attrs["placements"])),
                ids=(f"placements.{entity.id}",))  # fmt: skip

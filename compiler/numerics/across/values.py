@@ -16,6 +16,7 @@ from compiler.calls.call import autocast
 from compiler.calls.explored import Explored
 from compiler.calls.graph_runs import HookedInterpreter, copy_tensor
 from compiler.calls.kept_graphs import KeptFrame
+from compiler.capture.guard_words import input_name
 from compiler.decompose.random_draws import seed_and_restore
 from compiler.numerics.across.comparison import Comparison, compare
 from compiler.numerics.across.snapshot import (
@@ -29,7 +30,6 @@ from compiler.numerics.across.snapshot import (
     facts_of_tensor,
     kept_values,
 )
-from compiler.numerics.stage_words import input_name
 from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 from compiler.torch_api.level_traces import first_line
