@@ -26,12 +26,12 @@ def allow_passes_of_ranks(options: Mapping[str, object]) -> Iterator[None]:
         if options.get(_SCHEDULING) and is_simulated():
             from torch._inductor.fx_passes import overlap_scheduling
 
-            scheduler = overlap_scheduling.OverlapScheduler
-            for owner, name, answer in (
-                (overlap_scheduling, "benchmark_node_with_cache_key", _estimate_matmul),
-                (scheduler, "_align_compute_nodes_runtime_estimations_across_all_distributed_ranks", _have_estimates),
-            ):
-                stack.enter_context(replace_attribute(owner, name, lambda _, answer=answer: answer))
+            scheduler, aligns = overlap_scheduling.OverlapScheduler, "_align_compute_nodes_runtime_estimations_across"
+            measure = "benchmark_node_with_cache_key"
+            stack.enter_context(replace_attribute(overlap_scheduling, measure, lambda _: _estimate_matmul))
+            stack.enter_context(
+                replace_attribute(scheduler, f"{aligns}_all_distributed_ranks", lambda _: _align_nothing)
+            )
         if options.get("_micro_pipeline_tp") and is_simulated():
             from torch.distributed import _symmetric_memory
 
@@ -50,5 +50,5 @@ def _estimate_matmul(node: Any, *_: Any, **__: Any) -> tuple[float, None]:
     return getattr(module, older if hasattr(module, older) else "estimate_roofline_runtime_ms")(node), None
 
 
-def _have_estimates(_: Any) -> None:
+def _align_nothing(_: Any) -> None:
     """Gather no times from the other ranks: estimates are the same on all."""
