@@ -218,7 +218,7 @@ def _name(call: HookCall, bucket: int) -> str:
         return f"DDP bucket {call.bucket or bucket} {call.kind}"
     if call.is_of_ddp:
         return f"DDP {call.kind}"
-    where = f"FSDP {call.unit.name or 'root'}" if call.unit else "DTensor" if call.placements else "hook"
+    where = f"FSDP {call.unit.name or 'root'}" if call.unit else "DTensor" if call.of_dtensor else "hook"
     return f"{where} {half} {call.kind}"
 
 
@@ -232,8 +232,8 @@ def _cause(call: HookCall, bucket: int) -> str:
         return "DistributedDataParallel finds out which parameters no rank used"
     if call.is_of_ddp:
         return "DistributedDataParallel agrees with the other ranks on its buckets"
-    if call.placements:
-        return f"DTensor redistributes {call.placements}, outside of graphs"
+    if call.of_dtensor:
+        return f"{call.of_dtensor}, outside of graphs"
     if call.unit is None:
         is_of_user = call.places and not call.in_backward
         return "the code calls it outside of graphs" if is_of_user else "called outside of graphs"

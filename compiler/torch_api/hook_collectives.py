@@ -1,8 +1,8 @@
 """Observe collectives outside of graphs: those of FSDP's and DDP's hooks, of the user's Python, and of eager DTensors.
 
 Methods of `ProcessGroup` are replaced, because torch skips compiling under a TorchDispatchMode. The collectives of a
-graph don't come through here: their operators call the process group in C++. So do those of
-DTensor, which are seen where it redistributes a tensor in eager code.
+graph don't come through here: their operators call the process group in C++. So do those of DTensor, which are seen
+where it redistributes a tensor in eager code, and functional collectives, which a simulated rank's function mode sees.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from compiler.torch_api import fx
 from compiler.torch_api.collectives import Message, OperatorCalls, group_facts, message_of_call
 from compiler.torch_api.dtensor import placement_names, redistribution_callers
 from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, outer_frames, unit_of_frames, wrapped_module
+from compiler.torch_api.missing_gpus import observe_operators
 from compiler.torch_api.patching import (
     Function,
     call_hidden,
@@ -95,8 +96,8 @@ class HookCall(Message):
     is_of_ddp: bool
     places: tuple[Place, ...]
     bucket: int = 0
-    placements: str = ""
-    """The change of placements that DTensor calls it for."""
+    of_dtensor: str = ""
+    """What DTensor calls it for, as a clause; "" if it does not."""
 
 
 @contextmanager
@@ -114,6 +115,10 @@ def watch_collectives(observe: Callable[[HookCall], None], base: int = 0) -> Ite
             for owner in redistribution_callers():
                 change = call_instead(watch.redistribute)
                 watch.stack.enter_context(replace_attribute(owner, "redistribute_local_tensor", change))
+        if loss := sys.modules.get("torch.distributed.tensor.parallel.loss"):
+            for name in ("_log_softmax", "_nll_loss_forward"):
+                watch.stack.enter_context(replace_attribute(loss, name, call_instead(watch.combine_losses)))
+        watch.stack.enter_context(observe_operators(watch.observe_operator))
         yield watch
 
 
@@ -130,7 +135,7 @@ class HookWatch:
 
     @contextmanager
     def leave_out_redistributions(self) -> Iterator[None]:
-        """Report no redistribution of DTensors in the block."""
+        """Report no collectives of operators in the block."""
         self._leaves_out += 1
         try:
             yield
@@ -138,24 +143,40 @@ class HookWatch:
             self._leaves_out -= 1
 
     def redistribute(self, run: Function, tensor: Any, source: Any, target: Any, **options: Any) -> Any:
-        """Redistribute a local tensor, and report the collectives of eager code.
+        """Redistribute a local tensor, and report the collectives of eager code."""
+        words = " → ".join(", ".join(placement_names(spec)) for spec in (source, target))
+        return self._report_inside(partial(run, tensor, source, target, **options), f"DTensor redistributes {words}")
+
+    def combine_losses(self, run: Function, *args: Any, **kwargs: Any) -> Any:
+        """Run a part of cross entropy under `loss_parallel()`, and report the collectives of eager code."""
+        why = "cross entropy under loss_parallel() combines what all ranks have"
+        return self._report_inside(partial(run, *args, **kwargs), why)
+
+    def _report_inside(self, run: Callable[[], Any], why: str) -> Any:
+        """Run a function that calls operators of collectives, and report them, unless it is traced into a graph.
 
         A backward is left out: where graphs are run by eager code, it can't be told from that of a graph.
         """
         is_traced = get_proxy_mode() is not None or TracingContext.try_get() is not None
         if self._leaves_out or is_traced or torch._C._current_graph_task_id() != -1:
-            return run(tensor, source, target, **options)
-        words = " → ".join(", ".join(placement_names(spec)) for spec in (source, target))
+            return run()
         places = self._user_places(list(outer_frames(sys._getframe(1))))
-        with OperatorCalls(lambda *call: self._report_operator(words, places, *call)):
-            return run(tensor, source, target, **options)
+        with OperatorCalls(partial(self._report_operator, places, why)), self.leave_out_redistributions():
+            return run()
 
-    def _report_operator(self, words: str, places: tuple[Place, ...], *call: Any) -> None:
+    def observe_operator(self, *call: Any) -> None:
+        """Report a functional collective that eager code of the program calls."""
+        is_traced = get_proxy_mode() is not None or TracingContext.try_get() is not None
+        if not (self._leaves_out or is_traced):
+            self._report_operator(self._user_places(list(outer_frames(sys._getframe(2)))), "", *call)
+
+    def _report_operator(self, places: tuple[Place, ...], why: str, *call: Any) -> None:
         message = message_of_call(*call)
         if message is not None:
             shared = {each.name: getattr(message, each.name) for each in fields(Message)}
-            self.observe(HookCall(**shared, in_backward=False, unit=None, is_prefetch=False, is_of_ddp=False,
-                                  places=places, placements=words))  # fmt: skip
+            in_backward = torch._C._current_graph_task_id() != -1
+            self.observe(HookCall(**shared, in_backward=in_backward, unit=None, is_prefetch=False, is_of_ddp=False,
+                                  places=places, of_dtensor=why))  # fmt: skip
 
     def observe_method(self, name: str, call: Function) -> Function:
         """The replacement of one method of ProcessGroup."""

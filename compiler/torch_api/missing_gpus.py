@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.multiprocessing
 from torch import distributed
 from torch._C import _len_torch_function_stack
 from torch._dynamo.eval_frame import _TorchDynamoContext
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
@@ -39,7 +40,9 @@ _CPU = torch.device("cpu")
 
 
 class _OnCpu(TorchFunctionMode):
-    """Replaces the device "cuda" in calls by the CPU."""
+    """Replaces the device "cuda" in calls by the CPU, and tells of the operators of collectives that are called."""
+
+    observers: ClassVar[list[Callable[..., None]]] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -50,7 +53,23 @@ class _OnCpu(TorchFunctionMode):
             args = tuple(map(_cpu_for_gpu, args))
         if kwargs and "device" in kwargs:
             kwargs = kwargs | {"device": _cpu_for_gpu(kwargs["device"])}
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if self.observers and isinstance(func, OpOverload | OpOverloadPacket) and "c10d" in str(func):
+            self.observers[-1](func, args, kwargs or {}, result)
+        return result
+
+
+@contextmanager
+def observe_operators(observe: Callable[..., None]) -> Iterator[None]:
+    """In the block, call `observe(operator, args, kwargs, result)` for each collective that eager code calls.
+
+    Only operators on a simulated rank, on a machine without a GPU, where the mode is.
+    """
+    _OnCpu.observers.append(observe)
+    try:
+        yield
+    finally:
+        _OnCpu.observers.remove(observe)
 
 
 def _cpu_for_gpu(device: Any) -> Any:
