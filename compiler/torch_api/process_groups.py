@@ -107,26 +107,37 @@ def _answer_destruction(*args: Any, **kwargs: Any) -> Any:
     return sys.modules["compiler.torch_api.process_groups"]._answers["destroy_process_group"](*args, **kwargs)
 
 
+def _answer_monitored_barrier(*args: Any, **kwargs: Any) -> Any:
+    return sys.modules["compiler.torch_api.process_groups"]._answers["monitored_barrier"](*args, **kwargs)
+
+
 @contextmanager
 def answer_setup(initialize: Answer, destroy: Callable[[Function, Any], Any]) -> Iterator[None]:
     """Answer the user's `init_process_group(…)` and `destroy_process_group(group)` in the block.
 
-    Their code is swapped, as the user may have imported the functions before. `destroy` also gets the original.
+    `monitored_barrier(group)`, which only gloo has, is a barrier. Their code is swapped, as the user may have imported
+    the functions before. `destroy` also gets the original.
     """
     initializing = inspect.unwrap(dist.init_process_group)
     destroying = inspect.unwrap(dist.destroy_process_group)
+    monitoring = inspect.unwrap(dist.monitored_barrier)
     original = FunctionType(destroying.__code__, destroying.__globals__, destroying.__name__, destroying.__defaults__)
     before = dict(_answers)
     signature = inspect.signature(initializing)
     _answers["init_process_group"] = lambda *args, **kwargs: initialize(**signature.bind(*args, **kwargs).arguments)
     _answers["destroy_process_group"] = lambda group=None: destroy(original, group)
-    codes = (initializing.__code__, destroying.__code__)
-    initializing.__code__ = _answer_initialization.__code__
-    destroying.__code__ = _answer_destruction.__code__
+    _answers["monitored_barrier"] = lambda group=None, *_, **__: dist.barrier(group)
+    swapped = {
+        initializing: _answer_initialization, destroying: _answer_destruction, monitoring: _answer_monitored_barrier,
+    }  # fmt: skip
+    codes = {function: function.__code__ for function in swapped}
+    for function, answer in swapped.items():
+        function.__code__ = answer.__code__
     try:
         yield
     finally:
-        initializing.__code__, destroying.__code__ = codes
+        for function, code in codes.items():
+            function.__code__ = code
         _answers.clear()
         _answers.update(before)
 
@@ -180,14 +191,22 @@ def note_meshes(note: Callable[[Any], None]) -> Iterator[None]:
 
 @contextmanager
 def refuse_objects(make_error: Callable[[], Exception]) -> Iterator[None]:
-    """In the block, raise `make_error()` where torch unpickles an object that another rank has not sent."""
+    """In the block, raise `make_error()` where torch receives an object that another rank has not sent."""
+
+    def check(original: Function, *args: Any) -> Any:
+        if sys._getframe(2).f_code.co_name == "recv_object_list":
+            raise make_error()
+        return original(*args)
 
     def read(original: Function, tensor: torch.Tensor, tensor_size: Any, *args: Any, **options: Any) -> Any:
         if not int(tensor_size):
             raise make_error()
         return original(tensor, tensor_size, *args, **options)
 
-    with replace_attribute(distributed_c10d, "_tensor_to_object", call_instead(read)):
+    with (
+        replace_attribute(distributed_c10d, "_tensor_to_object", call_instead(read)),
+        replace_attribute(distributed_c10d, "_check_not_self_rank", call_instead(check)),
+    ):
         yield
 
 
