@@ -22,7 +22,6 @@ from typing import Any
 
 from benchmarks.mutators import ODD, damage_bytes, damage_structure, outcome_of, print_outcomes
 from compiler.logs.cold_start import write_trace
-from compiler.logs.compilations import compilations_of
 from compiler.logs.events import Log
 from compiler.logs.files import LogError, read_logs
 from compiler.logs.job import Job, Rank
@@ -151,9 +150,8 @@ def _looks(job: Job, good: Log) -> Iterator[Callable[[], object]]:
 
 
 def _show_rank(rank: Rank) -> None:
+    """Read the record of the whole log; the page has read those of single compilations."""
     repr(rank), list(rank.log), rank.record.to_json()
-    for compilation in compilations_of(rank.log)[:3]:
-        rank.record_of(compilation.id)
 
 
 def outcome(text: bytes, seed: int, folder: Path) -> str:

@@ -79,6 +79,11 @@ def transformer() -> None:
         step(length)
 
 
+def small_transformer() -> None:
+    """Training of one small layer: a log with every stage that is read in a third of a second."""
+    _transformer(layers=1, width=32)(16)
+
+
 def images() -> None:
     """Training and evaluation."""
     model = torch.compile(Convolution().to(DEVICE))
@@ -150,7 +155,7 @@ def _lengths() -> Iterator[int]:
 
 
 PROGRAMS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (transformer, images, pieces, steps, timed_steps, profiled)
+    each.__name__: each for each in (transformer, small_transformer, images, pieces, steps, timed_steps, profiled)
 }
 if __name__ == "__main__":
     PROGRAMS[sys.argv[1]](*sys.argv[2:])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 
 from compiler.logs.compilations import INSTALLED
-from compiler.logs.events import Event
+from compiler.logs.events import Event, read_object
 from compiler.logs.fingerprints import (
     CHANGED,
     TYPED,
@@ -25,6 +25,7 @@ from compiler.logs.fingerprints import (
 )
 
 LINES_SHOWN = 3
+CONFIGURATIONS = "kernel configurations"
 _NUMBER = re.compile(r"(\d+)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), None\)")
 _TARGET = re.compile(r"(?:aten|prims|torch)\.(\w+)(?:\.\w+)?\(")
@@ -61,7 +62,25 @@ def value_lines(changed: Sequence[tuple[str, str, str]], which: int) -> tuple[st
 
 
 def lines_of_all(events: Sequence[Event], kind: str) -> list[Line]:
+    if kind == CONFIGURATIONS:
+        return [line for event in events for line in _configurations(event)]
     return [line for event in events for line in lines_of(event, kind)]
+
+
+def _configurations(event: Event) -> Iterator[Line]:
+    """The configuration that each Triton kernel was compiled with; a kernel that is yet to be tuned has none."""
+    for name, info in sorted(read_object(event.payload).items()):
+        config = (info.get("best_config") or info.get("only_config")) if isinstance(info, dict) else None
+        if isinstance(config, dict):
+            values = ", ".join(f"{key}={config[key]}" for key in sorted(config) if not key.startswith("found_by"))
+            yield Line(f"{name}: {values}", f"{name}: {values}")
+
+
+def shared_configurations(left: Sequence[Line], right: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """The configurations of the kernels that both ranks have, where they differ."""
+    one, other = ({line.same.partition(":")[0]: line for line in side} for side in (left, right))
+    names = [name for name in one if name in other and one[name].same != other[name].same]
+    return [one[name] for name in names], [other[name] for name in names]
 
 
 def without_common(lines: Sequence[Line], others: Sequence[Line]) -> list[Line]:

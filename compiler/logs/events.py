@@ -40,6 +40,7 @@ _HELPER = re.compile(rb'\] \{"(str|chromium_event|describe_\w+)"')
 CACHE_EVENT = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 """Names of artifacts that are the outcome of a look-up in a cache."""
 
+_NAMED = ("artifact", "graph_dump")
 _BESIDES = frozenset(
     ("frame_id", "frame_compile_id", "attempt", "compiled_autograd_id", "has_payload", "rank", "stack", "process")
 )
@@ -88,7 +89,7 @@ class CompileId:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `kind` is torch's name for it ("dynamo_output_graph"); for an artifact, `name` is the artifact's.
+    """One event. `kind` is torch's name for it ("dynamo_output_graph"); an artifact or dumped graph has a `name`.
 
     `compile_id` is the text of `id_parts`, and `attempt` is the number of the analysis in this compilation, from 0.
     `fields` is the value that the kind names, `all_fields` the whole object.
@@ -182,10 +183,13 @@ class Log:
             if isinstance(text, str) and isinstance(number, int)
         }
 
-    def heads(self) -> Iterator[bytes]:
-        """The first line of each event, undecoded."""
+    def heads(self, *kinds: str) -> Iterator[bytes]:
+        """The first line of each event, undecoded; with `kinds`, of the events of these kinds."""
         index, given_back = self._index, 0
-        for part, start, end in zip(index.parts, index.starts, index.payloads, strict=True):
+        wanted = {number for kind, number in index.kinds.items() if kind in kinds or not kinds}
+        for part, start, end, kind in zip(index.parts, index.starts, index.payloads, index.of_kind, strict=True):
+            if kind not in wanted:
+                continue
             text = self.texts[part]
             yield text[start:end]
             if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
@@ -255,7 +259,7 @@ class Log:
         id_parts, compile_id = _compile_id(values)
         return Event(
             kind=kind,
-            name=str(fields.get("name", "")) if kind == "artifact" and isinstance(fields, dict) else "",
+            name=str(fields.get("name", "")) if kind in _NAMED and isinstance(fields, dict) else "",
             compile_id=compile_id,
             id_parts=id_parts,
             attempt=number if isinstance(number := values.get("attempt"), int) else 0,

@@ -30,6 +30,8 @@ def is_of_export(event: Event) -> bool:
     """Whether an event without an id belongs to an export. Of metrics, only failures of strict exports do."""
     if event.kind == "compilation_metrics":
         return isinstance(event.fields, dict) and bool(event.fields.get("fail_type"))
+    if event.kind == "graph_dump":
+        return event.name.startswith("inductor_aot_")
     return event.kind != "artifact" or event.name == FAILED
 
 

@@ -35,6 +35,7 @@ STAGE_OF = {
     "inductor_collective_schedule": "schedule of collectives",
     "inductor_runtime_and_tensor_meta": "tensors of kernels",
     "inductor_output_code": "kernels",
+    "triton_kernel_info": "kernel configurations",
     "dynamo_cpp_guards_str": "guards",
     "recompile_reasons": "recompilation",
 }

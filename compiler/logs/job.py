@@ -13,10 +13,13 @@ from compiler.logs.capture import resumed_line
 from compiler.logs.compilations import Compilation, compilations_of
 from compiler.logs.events import Log, LogProblem
 from compiler.logs.files import read_logs
+from compiler.logs.other_texts import count_other_names
 from compiler.logs.ranks import Difference, RankComparison, compare_ranks
 from compiler.logs.records import KNOWN_KINDS, record_of
 from compiler.record import GraphBreak, Record, Span
 from compiler.record.plain_text import pluralize
+
+_MOST_LISTED = 8
 
 
 @dataclass(eq=False)
@@ -134,14 +137,25 @@ class Job:
         for rank in self.ranks.values():
             _ = rank.compilations
         counts = Counter(f"{problem.file}: {problem.reason}" for problem in self.problems)
-        return tuple(f"{words} ({count:,} times)" if count > 1 else words for words, count in counts.items())
+        words = [f"{words} ({count:,} times)" if count > 1 else words for words, count in counts.items()]
+        return (*words, *self._unknown_words())
 
-    @property
+    def _unknown_words(self) -> Iterator[str]:
+        if self.unknown:
+            listed = ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(_MOST_LISTED))
+            more = f" and {len(self.unknown) - _MOST_LISTED} more kinds" if len(self.unknown) > _MOST_LISTED else ""
+            yield f"events that tcompile doesn't know: {listed}{more}; texts of artifacts are the stage `other`"
+
+    @cached_property
     def unknown(self) -> Counter[str]:
-        """The number of events of each kind that tcompile doesn't know."""
+        """The number of events of each kind that tcompile doesn't know, and of artifacts of each unknown name.
+
+        The texts of such artifacts are the stage `other` of the record of their compilation.
+        """
         counts: Counter[str] = Counter()
         for rank in self.ranks.values():
             counts.update({kind: count for kind, count in rank.log.counts.items() if kind not in KNOWN_KINDS})
+            counts.update(count_other_names(rank.log))
         return counts
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.logs.changes import (
+    CONFIGURATIONS,
     LINES_SHOWN,
     change_words,
     changed_values,
@@ -31,6 +32,7 @@ from compiler.logs.changes import (
     place_of_kernel,
     settings_in,
     shared_changes,
+    shared_configurations,
     type_words,
     value_lines,
     without_common,
@@ -360,6 +362,9 @@ class _Pair:
             if all(lines_are_equal(x, y, self.a.rank, self.b.rank) for x, y in pairs):
                 self._own_numbers |= kind in _GRAPHS and any(x.same != y.same for x, y in pairs)
                 return None
+        if kind == CONFIGURATIONS:
+            left, right = shared_configurations(left, right)
+            return (left, right) if left else None
         if kind == "guards":
             left, right = without_common(left, right), without_common(right, left)
             left, right = self._without_own_numbers(left, right)
@@ -401,9 +406,21 @@ class _Pair:
             return self._difference("input", words, b, place, **shown)
         if kind == "kernels" and (chosen := kernel_words(left, right, self.names)):
             return self._difference(kind, f"the kernels of `{b.name}` ({b.id}) differ: {chosen}", b, place, **shown)
+        if kind == CONFIGURATIONS:
+            return self._configuration_difference(was[0].text, now[0].text, b)
         subject = _SUBJECTS.get(kind, f"the {kind}")
         words = f"{subject} of `{b.name}` ({b.id}) differs: {change_words(was, now, self.names)}"
         return self._difference(kind, words, b, place, **shown)
+
+    def _configuration_difference(self, was: str, now: str, b: Compiled) -> Difference:
+        """A kernel that two ranks run with other tile sizes or numbers of warps."""
+        name, _, one = was.partition(": ")
+        other = now.partition(": ")[2]
+        words = (
+            f"the kernel `{name}` of `{b.name}` ({b.id}) runs with {one} on {self.names[0]}, with {other} on "
+            f"{self.names[1]} (autotuning chose otherwise)"
+        )
+        return self._difference("kernels", words, b, place_of_kernel(name, b), was=(was,), now=(now,))
 
     def _autograd_words(self, changed: Mapping[str, object], a: Compiled, b: Compiled) -> str:
         inference = [each for each in (a, b) if "inference graph" in each.facts]
@@ -521,7 +538,7 @@ def _is_same_code(each: tuple[Key, RankFacts, RankFacts], key: Key, has: RankFac
 
 
 def _group_of(kind: str) -> str:
-    return "autograd" if kind in _AUTOGRAD else kind
+    return "autograd" if kind in _AUTOGRAD else "kernels" if kind == CONFIGURATIONS else kind
 
 
 def _short(place: Place) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import md5
 from typing import Any
@@ -24,7 +25,9 @@ from compiler.logs.exports import FAILED, ExportIds, ends_export, graph_of_progr
 from compiler.logs.graph_text import PrintedGraph, PrintedNode, parse_graph, type_attrs
 from compiler.logs.guard_text import telling_reason
 from compiler.logs.links import MAPPINGS, Origins, logged_kernels, logged_pre_grad, origins_by_name, origins_by_trace
+from compiler.logs.other_texts import is_other_text, other_text
 from compiler.logs.output_code import half_of, kernels_of_code
+from compiler.logs.parts import DDP_PART, PIECE_START, PIECE_TITLE, WHY_DDP, WHY_VLLM, GraphParts, piece_of_dump
 from compiler.logs.phases import phase_times
 from compiler.logs.sources import LoggedSources
 from compiler.record import (
@@ -68,8 +71,11 @@ _GRAPHS: dict[str, tuple[str, GraphHalf, str]] = {
     "aot_inference_graph": ("inference", "inference", "inference"),
     "inductor_post_grad_graph": ("post_grad", "", "{half}, after post-grad passes"),
     "exported_program": ("exported", "", "exported by torch.export"),
+    "compiled_autograd_graph": ("autograd", "", "captured by compiled autograd"),
+    DDP_PART: ("captured", "", "captured by TorchDynamo, a bucket of DistributedDataParallel"),
 }
 """Stage, half and title of a graph, by the kind of its event or the name of its artifact."""
+_OF_GRAPHS = frozenset((*_GRAPHS, "inductor_output_code", PIECE_START))
 _SYMBOLS = (
     "create_symbol", "create_unbacked_symbol", "symbolic_shape_specialization", "guard_added", "guard_added_fast",
 )  # fmt: skip
@@ -84,7 +90,7 @@ _FAILURES = {
     "fx_interpreter_error": "a graph could not be interpreted",
 }
 _HINT = "run the function here with tcompile.explore to see it"
-_OF_PROCESS = ("chromium_event", "artifact", "dump_file", "compilation_metrics")
+_OF_PROCESS = ("chromium_event", "artifact", "graph_dump", "dump_file", "compilation_metrics")
 """Events that may belong to no compilation."""
 MOST_NODES = 20_000
 """A larger graph is shown as text, without entities."""
@@ -310,79 +316,57 @@ class _Reader:
     def _graphs(self, each: _Compiled, call_site: tuple[str, ...]) -> None:
         """Add the graphs and kernels of a compilation. Of several attempts the last one counts."""
         half: GraphHalf = ""
-        code_half: GraphHalf = ""
         graph = each.graph
-        for event in each.events_of(
-            *_GRAPHS, "inductor_output_code", "optimize_ddp_split_child", "compiled_autograd_graph"
-        ):
-            graph = self._part(each, event, graph)
-            if event.kind == "inductor_output_code":
-                self._kernels(each, event, graph, half_of(event.payload) or code_half or "inference")
-                continue
-            if event.kind == "dynamo_output_graph" and each.last("optimize_ddp_split_child"):
-                self._count(each.graph, parse_graph(event.payload))  # its parts are shown
-                continue
-            stage, half, title = _GRAPHS.get(event.name or event.kind, ("captured", "", "captured"))
-            if event.kind == "compiled_autograd_graph":
-                stage, half, title = "autograd", "", "captured by compiled autograd"
-            elif event.kind == "optimize_ddp_split_child":
-                title = "captured by TorchDynamo, a bucket of DistributedDataParallel"
-            text = self._payload(event)
-            printed = parse_graph(graph_of_program(text) if stage == "exported" else text)
-            if stage == "post_grad":
-                half = code_half = self._half_of_graph(printed, graph)
-            self._graph(stage, half, title.format(half=half), printed, graph, call_site)
-            if stage == "captured" and graph == each.graph:
-                self._count(graph, printed)
-            elif stage == "captured":
-                self._add_part(each.graph, graph)
+        parts = GraphParts(graph, each.events, self.printed)
+        counts: Counter[tuple[str, str]] = Counter()
+        for event in each.events:
+            if is_other_text(event):
+                self.builder.add(other_text(event, graph, counts[graph, event.name]))
+                counts[graph, event.name] += 1
+            elif (event.name or event.kind) in _OF_GRAPHS or piece_of_dump(event):
+                graph = parts.part_of(event, graph)
+                half = self._read_graph(each, event, parts, graph, half, call_site)
+
+    def _read_graph(
+        self, each: _Compiled, event: Event, parts: GraphParts, graph: str, code_half: GraphHalf,
+        call_site: tuple[str, ...],
+    ) -> GraphHalf:  # fmt: skip
+        """Add a graph or generated code; returns the half of the last post-grad graph, which code that follows has."""
+        kind = event.name or event.kind
+        if kind == PIECE_START:
+            return code_half
+        if kind == "inductor_output_code":
+            self._kernels(each, event, graph, half_of(event.payload) or code_half or "inference")
+            return code_half
+        if kind == "dynamo_output_graph" and parts.is_split_by_ddp:
+            self._count(each.graph, parse_graph(event.payload))  # its parts are shown
+            return code_half
+        stage, half, title = _GRAPHS.get(kind, ("captured", "", PIECE_TITLE))
+        text = self._payload(event)
+        printed = parse_graph(graph_of_program(text) if stage == "exported" else text)
+        if stage == "post_grad":
+            half = code_half = self._half_of_graph(printed, graph)
+        self._graph(stage, half, title.format(half=half), printed, parts.parents_of(graph), call_site)
+        if stage == "captured" and graph == each.graph:
+            self._count(graph, printed)
+        elif stage == "captured":
+            self._add_part(each.graph, graph, is_bucket=kind == DDP_PART)
+        return code_half
 
     def _count(self, frame: str, printed: PrintedGraph) -> None:
         self.nodes[frame] = sum(1 for _ in printed.calls())
         self.returned[frame] = _returned_bytes(printed)
 
-    def _add_part(self, frame: str, graph: str) -> None:
-        """Record that DDPOptimizer split a frame's graph, and that this graph is a part of it."""
+    def _add_part(self, frame: str, graph: str, *, is_bucket: bool) -> None:
+        """Record that DDPOptimizer or vLLM split a frame's graph, and that this graph is a part of it."""
         known = self.builder.frames.get(frame)
-        if known is not None:
+        if known is not None and is_bucket:  # vLLM's pieces are parts of a graph that is shown, too
             parts = [name for name in known.graphs if name != f"captured[{frame}]"]
             self.builder.frames[frame] = replace(known, graphs=(*parts, f"captured[{graph}]"))
         calls = self.builder.artifacts[f"captured[{graph}]"].entities
         ids = tuple(entity.id for entity in calls if entity.kind == "call")
-        why = "a bucket of parameters, whose gradients are all-reduced while the backward of the bucket before it runs"
-        self.builder.decisions.append(Decision("DDPOptimizer", graph, ids, "split", why))
-
-    def _part(self, each: _Compiled, event: Event, now: str) -> str:
-        """The graph that an event belongs to; DDPOptimizer splits a captured graph into parts (`0/0 submod_1`).
-
-        `now` is the graph of the event before. The parts are compiled one after the other. Inductor begins each with
-        its passes before autograd, other backends with AOTAutograd; backward graphs may be compiled later, and are
-        found by their inputs.
-        """
-        if event.kind == "optimize_ddp_split_child" and isinstance(event.fields, dict):
-            return f"{each.graph} {event.fields.get('name', '')}".strip()
-        names = [child.fields.get("name", "") for child in each.events_of("optimize_ddp_split_child")
-                 if isinstance(child.fields, dict)]  # fmt: skip
-        parts = [f"{each.graph} {name}" for name in names]
-        if not parts or event.kind in ("dynamo_output_graph", "compiled_autograd_graph"):
-            return each.graph
-        first = ("pre_grad",) if each.last("after_pre_grad_graph") else ("joint", "inference")
-        if _GRAPHS.get(event.name or event.kind, ("",))[0] in first:
-            begun = {part for part in parts if any(f"{stage}[{part}]" in self.printed for stage in first)}
-            return next((part for part in parts if part not in begun), parts[-1])
-        if "inductor_post_grad_graph" in (event.name, event.kind):
-            inputs = {node.name for node in parse_graph(event.payload).inputs()}
-            return max(parts, key=lambda part: (self._fit(inputs, part), part == now))
-        return now if now in parts else parts[0]
-
-    def _fit(self, inputs: set[str], graph: str) -> float:
-        """How well the inputs of a post-grad graph agree with those of a graph's halves that have no such graph yet."""
-        halves = [
-            half for half in ("forward", "backward", "inference") if f"post_grad[{graph} {half}]" not in self.printed
-        ]
-        known = (self.printed.get(f"{half}[{graph}]") for half in halves)
-        names = ({node.name for node in other.inputs()} for other in known if other is not None)
-        return max((len(inputs & own) - len(inputs ^ own) / 2 for own in names), default=-1e9)
+        who, why = ("DDPOptimizer", WHY_DDP) if is_bucket else ("vLLM", WHY_VLLM)
+        self.builder.decisions.append(Decision(who, graph, ids, "split", why))
 
     def _payload(self, event: Event) -> str:
         """The payload; the names of events with a wrong checksum are kept."""
@@ -406,12 +390,15 @@ class _Reader:
         return max(shared, key=lambda half: shared[half])
 
     def _graph(
-        self, stage: str, half: GraphHalf, title: str, printed: PrintedGraph, graph: str, call_site: tuple[str, ...]
-    ) -> Artifact:
+        self, stage: str, half: GraphHalf, title: str, printed: PrintedGraph, graphs: Sequence[str],
+        call_site: tuple[str, ...],
+    ) -> Artifact:  # fmt: skip
+        """Add the graph of a stage; `graphs` are its own name, and those in which its parent is looked for."""
+        graph = graphs[0]
         place = graph if half in ("", stage) else f"{graph} {half}"
         identity = f"{stage}[{place}]"
         self.printed[identity] = printed
-        parent = self._parent(stage, half, graph)
+        parent = self._parent(stage, half, graphs)
         origins: Origins = {}
         if parent:
             link = origins_by_trace if self._is_traced(stage, parent) else origins_by_name
@@ -447,13 +434,15 @@ class _Reader:
     def _is_traced(self, stage: str, parent: str) -> bool:
         return stage in ("joint", "inference", "forward") and parent.partition("[")[0] in ("pre_grad", "captured")
 
-    def _parent(self, stage: str, half: GraphHalf, graph: str) -> str:
-        """Id of the graph that a stage's graph was made from; "" if it is not in the log."""
+    def _parent(self, stage: str, half: GraphHalf, graphs: Sequence[str]) -> str:
+        """Id of the graph that a stage's graph was made from, looked for in `graphs`; "" if it is not in the log."""
         before = {
-            "pre_grad": ("captured",), "joint": ("pre_grad", "captured"), "inference": ("pre_grad", "captured"),
-            "forward": ("joint", "pre_grad", "captured"), "backward": ("joint",), "post_grad": (half, "captured"),
+            "captured": ("captured",), "pre_grad": ("captured",), "joint": ("pre_grad", "captured"),
+            "inference": ("pre_grad", "captured"), "forward": ("joint", "pre_grad", "captured"),
+            "backward": ("joint",), "post_grad": (half, "captured"),
         }.get(stage, ())  # fmt: skip
-        return next((name for one in before if one and (name := f"{one}[{graph}]") in self.printed), "")
+        names = (f"{one}[{graph}]" for one in before if one for graph in graphs)
+        return next((name for name in names if name in self.printed and name != f"{stage}[{graphs[0]}]"), "")
 
     def _kernels(self, each: _Compiled, event: Event, graph: str, half: GraphHalf) -> None:
         post_grad = f"post_grad[{graph} {half}]"

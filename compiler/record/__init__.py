@@ -90,6 +90,7 @@ STAGES: tuple[str, ...] = (
     *("ttir", "passes", "layouts", "ttgir", "llir"),
     *("ptx", "sass", "amdgcn", "asm"),
     "timing",
+    "other",
 )
 
 MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]

@@ -229,6 +229,9 @@ STAGE_WORDS: dict[str, StageWords] = {
     "checks": StageWords(
         "Checks", "Results and stages compared with eager, or with float64.", _MEASURED, unit="checks"
     ),
+    "other": StageWords(
+        "Other", "What other libraries, such as vLLM, wrote into the log of this compilation.", _FINDINGS, unit="lines"
+    ),
     "advice": StageWords(
         "Advice", "What would make it faster, with the evidence.", _MEASURED, frozenset({"advice"}), "findings"
     ),

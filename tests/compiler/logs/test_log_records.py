@@ -202,6 +202,28 @@ def test_ddp_buckets_of_other_backends_have_their_own_graphs() -> None:
     assert [artifact.graph for artifact in record.of_stage("forward")] == buckets
 
 
+def test_pieces_of_vllm_have_their_own_graphs_and_other_texts_are_shown() -> None:
+    head = "V0102 03:04:05.500000 7 torch/_dynamo/output_graph.py:12] "
+    ids = '"frame_id": 0, "frame_compile_id": 0, "has_payload": ""'
+    payload = "".join(f"\t{line}\n" for line in CAPTURED.strip().split("\n"))
+    config = '"artifact": {"name": "vllm_compilation_config", "encoding": "json"}'
+    text = f'{head}{{{config}, {ids}}}\n\t{{"mode": 3}}\n{head}{{"dynamo_output_graph": {{}}, {ids}}}\n{payload}'
+    for first, last in ((1, 2048), (8, 8)):
+        values = f'{{"submod_name": "submod_0", "compile_range_start": {first}, "compile_range_end": {last}}}'
+        text += f'{head}{{"artifact": {{"name": "vllm_piecewise_compile_start"}}, {ids}}}\n\t{values}\n'
+        if first == 1:
+            text += f'{head}{{"graph_dump": {{"name": "vllm_submod_0"}}, {ids}}}\n{payload}'
+        text += f'{head}{{"aot_inference_graph": {{}}, {ids}}}\n{payload}'
+    log = Log(("a.log",), (text.encode(),))
+    record = record_of(log)
+    names = ["0/0 submod_0 sizes 1-2048", "0/0 submod_0 size 8"]
+    assert [artifact.graph for artifact in record.of_stage("inference")] == names
+    assert record["inference[0/0 submod_0 size 8]"].entity("gelu").origins == ("captured[0/0 submod_0].gelu",)
+    assert record["captured[0/0 submod_0]"].entity("gelu").origins == ("captured[0/0].gelu",)
+    assert record["other[0/0 vllm_compilation_config]"].text == '{\n  "mode": 3\n}'
+    assert Job.of_logs("a", (log,)).unknown == {"vllm_compilation_config": 1}
+
+
 def test_wrong_checksum_is_a_problem() -> None:
     head = b"V0102 03:04:05.500000 7 torch/_dynamo/output_graph.py:12] "
     text = CAPTURED.strip()

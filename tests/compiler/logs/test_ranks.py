@@ -184,6 +184,23 @@ def test_difference_has_its_kind_and_line(odd: Callable[[Events], Events], kind:
     assert all(each.ranks == (2,) for each in found)
 
 
+def test_other_configuration_and_cache_outcome_are_found() -> None:
+    def tuned(warps: int, outcome: str) -> Callable[[Events], Events]:
+        info = {"triton_poi_fused_mul_0": {"best_config": {"num_warps": warps}, "compile_time_us": 70 * warps}}
+        untuned = {"triton_red_fused_sum_1": {"autotune_cache_state": "miss" if warps == 8 else "hit"}}
+        return lambda events: (
+            events.start()
+            .artifact(f"fx_graph_cache_{outcome}", '{"key": "f"}')
+            .artifact("triton_kernel_info", json.dumps(info | untuned))
+            .end()
+        )
+
+    assert not differences(tuned(4, "hit"), tuned(4, "hit"))
+    found = differences(tuned(4, "hit"), tuned(8, "miss"))
+    assert [each.kind for each in found] == ["kernels", "cache"]
+    assert "runs with num_warps=4 on rank 0, with num_warps=8 on rank 1" in found[0].words
+
+
 def test_ids_in_guards_of_any_kind_are_no_difference() -> None:
     one, other = (f"___check_fake_script_type(L['m'], {number}), type=<class 'Mesh'>" for number in (94369492, 947536))
     assert canonical(one) == canonical(other)
