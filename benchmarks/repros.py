@@ -2,7 +2,7 @@
 
 Inductor breaks relu and log1p itself if its settings for tests say so. Our backend is copied, and one line of the copy
 is changed. Most run without gradients, which compiles half. A file counts as reproduced if it shows the fault in a
-fresh process, away from the model's folder.
+fresh process in another folder, and does not name the model's file.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from explorer import cli
+
 ROOT = Path(__file__).resolve().parents[1]
 REPRODUCED_BAR, SHARE_BAR = 23, 0.15
-SECONDS = 60
+SECONDS = 180
 
 _HEAD = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n"
 _INIT = (
@@ -77,9 +79,9 @@ FAULTS: dict[str, Fault] = {
     "relu_crash_late": Fault("y = torch.relu(y)", "failure", _broken_relu("compile_error", _INFERENCE), at=11),
     "relu_raises": Fault("h = torch.relu(h)", "failure", _broken_relu("runtime_error", _INFERENCE)),
     "relu_raises_late": Fault("y = torch.relu(y)", "failure", _broken_relu("runtime_error", _INFERENCE), at=10),
-    "kernel_sort": Fault("h = h.sort(-1).values", "kernel", (_INFERENCE,)),
+    "kernel_sort": Fault("h = h.sort(-1).values", "sort", (_INFERENCE,)),
     "kernel_first": Fault("", "kernel", (_INFERENCE,)),
-    "kernel_cumprod": Fault("y = y.cumprod(-1)", "kernel", (_INFERENCE,), at=11),
+    "kernel_cumprod": Fault("y = y.cumprod(-1)", "cumprod", (_INFERENCE,), at=11),
     "slow": Fault("", "0/0", (_INFERENCE,)),
     "slow_scatter": Fault("h = torch.zeros_like(h).scatter_add(1, h.argsort(-1), h)", "0/0", (_INFERENCE,)),
     "own_relu": Fault("h = torch.relu(h)", options=_OWN, patch=(_POINTWISE, _RELU, _RELU.replace("0, x", "1, x"))),
@@ -123,46 +125,41 @@ def _folder_of(fault: Fault) -> Iterator[tuple[Path, Path]]:
         yield folder, folder / "copy"
 
 
-def _run(command: Sequence[str], folder: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command there. All faults share a cache, so that the headers of C++ kernels are compiled once."""
-    cache = Path(tempfile.gettempdir(), f"planted_faults_{os.getpid()}")
-    environment = os.environ | {"PYTHONPATH": str(home), "TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
+def _repro(words: Sequence[str], folder: Path, home: Path, seconds: float = 900) -> str:
+    """What `tcompile repro` prints: a fork of this process for this tcompile, a new Python for a changed one."""
+    written = folder / "printed"
+    with written.open("wb") as stream:
+        if home != ROOT:
+            command = [sys.executable, "-m", "tcompile", "repro", *words]
+            environment = os.environ | {"PYTHONPATH": str(home), "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+            subprocess.run(
+                command, cwd=folder, env=environment, stdout=stream, stderr=stream, timeout=seconds, check=False
+            )
+        elif not (child := os.fork()):
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+            os.chdir(folder)
+            os._exit(cli.main(["repro", *words]))
+        else:
+            os.waitpid(child, 0)
+    return written.read_text(errors="replace")
 
 
 def reproduce(name: str) -> Outcome:
-    """Write the repro of one planted fault, and run it in another folder without the model."""
+    """Write the repro of one planted fault; it counts if it shows the fault in a fresh process, without the model."""
     fault, start = FAULTS[name], time.monotonic()
     with _folder_of(fault) as (folder, home):
-        asked = [sys.executable, "-m", "tcompile", "repro", "planted_model.py:model", "--input", "randn(4, 16)"]
-        if fault.asked == "kernel":
-            names = _run([sys.executable, "-c", _LIST_KERNELS], folder, home).stdout.split()
-            fault_id = names[-1] if names else "kernel"
-        else:
-            fault_id = fault.asked
-        done = _run([*asked, *fault.options, "--seconds", str(SECONDS), "-o", "repro.py", fault_id], folder, home)
-        found = re.search(r": (\d+) of (\d+) (\w+), .*; (.*)", done.stdout)
+        words = ["planted_model.py:model", "--input", "randn(4, 16)", *fault.options, "--seconds", str(SECONDS)]
+        printed = _repro([*words, "-o", "repro.py", fault.asked], folder, home)
+        found = re.search(r": (\d+) of (\d+) (\w+), .*; (.*)", printed)
+        seconds = time.monotonic() - start
         if found is None:
-            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            return Outcome(name, False, 1.0, time.monotonic() - start, last[:200])
-        other = folder / "other"
-        other.mkdir()
-        shutil.move(folder / "repro.py", other / "repro.py")
-        (folder / "planted_model.py").unlink()
-        shown = _run([sys.executable, "repro.py"], other, home)
-        is_shown = shown.returncode < 0 or (shown.returncode == 1 and "shows the same: " in shown.stdout)
+            return Outcome(name, False, 1.0, seconds, (printed.strip().splitlines() or ["no output"])[-1][:200])
+        is_shown = (
+            found[4] == "confirmed in a fresh process" and "planted_model" not in (folder / "repro.py").read_text()
+        )
         share = int(found[1]) / max(int(found[2]), 1)
-        words = f"{found[1]} of {found[2]} {found[3]}"
-        return Outcome(name, is_shown, share, time.monotonic() - start, words)
-
-
-_LIST_KERNELS = (
-    "import tcompile, torch, planted_model as m\n"
-    "with torch.no_grad():\n"
-    "    print(*tcompile.explore(m.model, torch.randn(4, 16), target='cpu').kernels['name'])"
-)
+        return Outcome(name, is_shown, share, seconds, f"{found[1]} of {found[2]} {found[3]}")
 
 
 def repros(names: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,8 +73,7 @@ def _repro(args: argparse.Namespace) -> None:
         _print_repro(made, args)
         return
     options = parse_asked(args)
-    is_break = args.fault.startswith(("break[", "graph-break", "graph break"))
-    run = explore_file(args, ({"stages": "captured"} if is_break else _whole_call(options)) | options)
+    run = explore_file(args, _what_is_needed(args.fault, options) | options)
     if run is None:
         return
     path, _, name = args.code.rpartition(":")
@@ -102,8 +102,15 @@ def _print_repro(made: ReproFile, args: argparse.Namespace) -> None:
         print(f"wrote {args.issue}")
 
 
-def _whole_call(options: dict[str, Any]) -> dict[str, Any]:
-    """Options to find a wrong number: the call is built here and checked, unless it is for another target."""
+def _what_is_needed(fault: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options to find the fault: a break needs no kernels, and only what may be a wrong number is checked.
+
+    The call is built here, unless it is for another target.
+    """
     import torch
 
-    return {"check": True} | ({} if options.get("target") or torch.cuda.is_available() else {"target": "cpu"})
+    if fault.startswith(("break[", "graph-break", "graph break")):
+        return {"stages": "captured"}
+    is_built = re.match(r"kernel|slow|captured\[|\d+/\d+$", fault) is not None
+    here = not (options.get("target") or torch.cuda.is_available())
+    return {"check": not is_built} | ({"target": "cpu"} if here else {})

@@ -33,7 +33,8 @@ def show():
     fn, args, kwargs = make_call()
     compiled = torch.compile(fn, **COMPILE)
     _, code = run_and_get_code(compiled, *args, **kwargs)
-    names = re.findall(r"(?:triton|cpp)_[a-z_0-9]*fused_\\w+|extern_kernels\\.\\w+", "\\n".join(code))
+    kinds = r"(?:triton|cpp)_[a-z_0-9]*fused_\\w+|extern_kernels\\.\\w+|(?<=torch\\.ops\\.)\\w+\\.\\w+\\.\\w+(?=\\()"
+    names = re.findall(kinds, "\\n".join(code))
     kernels = list(dict.fromkeys("kernel " + re.sub(r"_\\d+$", "", name) for name in names))
     return kernels, "\\n".join(code)
 '''

@@ -140,7 +140,7 @@ def _nodes_of(record: Record, kernel: str) -> frozenset[str]:
 
 
 def find_fault(run: Run, asked: str) -> Fault:
-    """The fault with this id, kind or kernel name; the worst one for "". Raises ReproError."""
+    """The fault with this id, kind, or name or part of a kernel's name; the worst for "". Raises ReproError."""
     known = faults(run)
     order = (WRONG, CRASH, BREAK)
     if not asked:
@@ -152,6 +152,9 @@ def find_fault(run: Run, asked: str) -> Fault:
     for each in known:
         if asked in (each.id, each.kind, *each.aliases) or each.name == asked:
             return each
+    parts = [each for each in known if asked in each.name]
+    if len(parts) == 1:
+        return parts[0]
     raise ReproError(f"no fault {asked!r}{did_you_mean(asked, [each.id for each in known])}")
 
 

@@ -40,10 +40,13 @@ from compiler.torch_api.widened import Recording, Widened, random_state, wide_le
 Compile = Callable[[GraphModule], Callable[..., Any]]
 
 
-def values_of_call(found: Explored, settings: Mapping[str, str], compile_graph: Compile | None = None) -> Snapshot:
+def values_of_call(
+    found: Explored, settings: Mapping[str, str], compile_graph: Compile | None = None, *, results: bool = True
+) -> Snapshot:
     """The values of all operations of an explored call, with `compile_graph` those of the code that it returns.
 
-    The graphs are run again on copies of their inputs. Raises SnapshotError if no graph can be run.
+    With `results`, also what each graph returns and its gradients, for which it is compiled once more. The graphs are
+    run again on copies of their inputs. Raises SnapshotError if no graph can be run.
     """
     captured = [each for each in found.record.artifacts if each.stage == "captured"]
     count = sum(len(each.entities) for each in captured)
@@ -55,7 +58,10 @@ def values_of_call(found: Explored, settings: Mapping[str, str], compile_graph: 
         if kept is None or kept.eager is None or kept.arguments is None:
             collected.notes.append(f"graph {artifact.graph} was not called, so it has no values")
             continue
-        _GraphValues(artifact, kept, kept.eager, compile_graph, collected).collect()
+        values = _GraphValues(artifact, kept, kept.eager, compile_graph, collected)
+        values.add_operations()
+        if results:
+            values.add_results()
     if not collected.operations:
         raise SnapshotError(
             "; ".join(collected.notes) or "nothing was captured, so there are no operations to keep the values of"
@@ -81,7 +87,11 @@ def compare_with_eager(found: Explored) -> Comparison:
     """
     asked = {**found.record.options.compile_arguments(), "dynamic": found.record.options.dynamic}
     compiled = compile_with({name: value for name, value in asked.items() if value})
-    return compare(values_of_call(found, {}), values_of_call(found, {}, compiled))
+    for results in (False, True):
+        compared = compare(*(values_of_call(found, {}, how, results=results) for how in (None, compiled)))
+        if compared.first is not None:
+            break
+    return compared
 
 
 @dataclass
@@ -112,8 +122,8 @@ class _GraphValues:
     compile_graph: Compile | None
     collected: _Collected
 
-    def collect(self) -> None:
-        """Run the graph, and add its operations in order, then what it returns and its gradients."""
+    def add_operations(self) -> None:
+        """Run the graph, and add its operations in order."""
         graph = self.artifact.graph
         entities = {each.label: each for each in self.artifact.entities}
         values, drew = self._eager_values()
@@ -126,7 +136,6 @@ class _GraphValues:
                 operation = _operation(own, name, entity, graph, name in drew, leaf, self.collected.whole)
                 self.collected.add(operation, leaf)
         self._add_exact()
-        self._add_results()
 
     def _arguments(self, convert: Callable[[Any], Any] = lambda value: value) -> list[Any]:
         inputs = [node.meta.get("example_value") for node in self.module.graph.nodes if node.op == "placeholder"]
@@ -189,7 +198,7 @@ class _GraphValues:
         compiled = dict(zip(names, found, strict=True))
         return {name: compiled.get(name, value) for name, value in eager.items()}
 
-    def _add_results(self) -> None:
+    def add_results(self) -> None:
         """Add what the graph itself returns, without other outputs, and the gradients of its inputs."""
         run = self.module if self.compile_graph is None else self.compile_graph(self.module)
         graph = self.artifact.graph
