@@ -156,7 +156,7 @@ def reproduce(name: str) -> Outcome:
         if found is None:
             return Outcome(name, False, 1.0, seconds, (printed.strip().splitlines() or ["no output"])[-1][:200])
         is_shown = (
-            found[4] == "confirmed in a fresh process" and "planted_model" not in (folder / "repro.py").read_text()
+            found[4] == "confirmed in a fresh process" and "import planted" not in (folder / "repro.py").read_text()
         )
         share = int(found[1]) / max(int(found[2]), 1)
         return Outcome(name, is_shown, share, seconds, f"{found[1]} of {found[2]} {found[3]}")

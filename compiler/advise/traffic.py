@@ -42,11 +42,15 @@ def dtype_casts(reading: Reading) -> Iterator[Advice]:
     )  # fmt: skip
 
 
+_OF_CODE = re.compile(r"^G\[|\._buffers\[")
+"""Sources of inputs that are constants of the program: globals and buffers."""
+
+
 def double_precision(reading: Reading) -> Iterator[Advice]:
     """Report float64 that a constant brings into a computation whose inputs have narrower numbers."""
     inputs = {
         entity.attrs.get("dtype") for artifact in reading.record.of_stage("captured") for entity in artifact.entities
-        if entity.kind == "placeholder"
+        if entity.kind == "placeholder" and not _OF_CODE.search(str(entity.attrs.get("source", "")))
     }  # fmt: skip
     known = reading.entities
     wide = {name for found in reading.kernels for name in found.nodes if known[name].attrs.get("dtype") == "float64"}
@@ -58,7 +62,8 @@ def double_precision(reading: Reading) -> Iterator[Advice]:
     ]  # fmt: skip
     if not mixed or "float64" in inputs or not inputs & NARROWER:
         return
-    found = f"{pluralize(len(wide), 'operation')} of the graph are in float64, and no input is."
+    are = "operation of the graph is" if len(wide) == 1 else "operations of the graph are"
+    found = f"{len(wide)} {are} in float64, and no argument of the call is."
     told = "PyTorch promotes: a float64 tensor with dimensions turns all that it is combined with into float64."
     moved = sum(each.bytes for each in reading.kernels if wide & set(each.nodes))
     change = Change(

@@ -400,6 +400,14 @@ def calls(module: GraphModule) -> Iterator[Node]:
     return (node for node in module.graph.nodes if node.op == "call_function")
 
 
+_TORCH_NAMESPACES = {"aten", "prims", "prim", "higher_order", "rngprims", "inductor", "quantized", "_c10d_functional"}
+
+
+def is_own_operator(node: Node) -> bool:
+    """Whether a node calls an operator of a namespace that torch itself does not have."""
+    return node.op == "call_function" and getattr(node.target, "namespace", "aten") not in _TORCH_NAMESPACES
+
+
 def higher_order_operators(module: GraphModule) -> tuple[str, ...]:
     """The names of the higher-order operators that a graph and its bodies call, each once."""
     module = getattr(module, "gm", module)  # of a graph that takes lists: a module around it flattens them

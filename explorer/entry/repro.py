@@ -324,6 +324,8 @@ class _Maker:
             self.values_path.unlink(missing_ok=True)
 
     def _of_graph(self, name: str) -> Found:
+        from compiler.torch_api.fx import is_own_operator
+
         kept = self.run.kept[name]
         module = kept.captured if kept.captured is not None else kept.eager
         if module is None or (kept.arguments is None and self.run.call is None):
@@ -332,7 +334,8 @@ class _Maker:
             raise NotShownError("its graph was never called")
         graph = RecordedGraph.of_call(module, kept.arguments, keep=self.real_inputs)
         start = self.start.with_fields(draws=graph.draws)
-        before = self.program.before_graph() if self.program and _has_own_operators(module) else ""
+        has_own = any(map(is_own_operator, module.graph.nodes))
+        before = self.program.before_graph() if self.program and has_own else ""
         trains = bool(kept.trained) and self.fault.kind != KERNEL
         start = (
             start if start.shows else start.with_fields(shows=self._fault_shown_by_graph(graph, start, trains, before))
@@ -378,13 +381,6 @@ class _Maker:
             "Exit code 1 if it shows the same, else 0.\n"
         )
         return replace(found, repro=found.repro.with_fields(about=about))
-
-
-def _has_own_operators(module: Any) -> bool:
-    """Whether the graph calls operators of namespaces that torch itself does not have."""
-    known = {"aten", "prims", "prim", "higher_order", "rngprims", "inductor", "quantized", "_c10d_functional"}
-    targets = (node.target for node in module.graph.nodes if node.op == "call_function")
-    return any(getattr(target, "namespace", "aten") not in known for target in targets)
 
 
 def _with_torch(text: str) -> str:

@@ -157,6 +157,7 @@ def _wrong_numbers(record: Record, asked: Asked) -> Iterator[Diagnostic]:
     wrong = [check for check in record.checks if check.verdict == "differs"]
     if any(not check.stage and check.subject != WHOLE for check in wrong):  # its results say more than the call
         wrong = [check for check in wrong if check.subject != WHOLE]
+        wrong = [check for check in wrong if check.node or not check.stage] or wrong
     places = innermost_lines(record) if any(check.node for check in wrong) else {}
     labels = {entity.id: entity for artifact in record.of_stage("source") for entity in artifact.entities}
     groups: dict[tuple[str, str], list[Check]] = {}
@@ -171,8 +172,12 @@ def _wrong_numbers(record: Record, asked: Asked) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "", "wrong number", stage or "compiled call", _differing_words(checks, stage), asked.path(file), number,
             asked.span(span), evidence=tuple(evidence[:MOST_CHECKS]), count=len(checks),
-            next=f"tcompile repro {asked.command}".rstrip(),
+            next=_repro_of(asked),
         )  # fmt: skip
+
+
+def _repro_of(asked: Asked) -> str:
+    return f"tcompile repro {asked.command}" if asked.command else "tcompile.make_repro(run)"
 
 
 def _differing_words(checks: Sequence[Check], stage: str) -> str:
@@ -194,9 +199,8 @@ def _failures(record: Record, asked: Asked) -> Iterator[Diagnostic]:
 
 def _failure(problem: Problem, asked: Asked) -> Diagnostic:
     basis = (Support(f"Stage {problem.stage} of {problem.graph or 'the call'} is missing.", "recorded"),)
-    run = f"tcompile repro {asked.command}".rstrip()
     return Diagnostic(
-        "", "failure", problem.stage, one_line(problem.reason), fix=problem.hint, evidence=basis, next=run
+        "", "failure", problem.stage, one_line(problem.reason), fix=problem.hint, evidence=basis, next=_repro_of(asked)
     )
 
 
@@ -330,10 +334,13 @@ def _slow(record: Record, asked: Asked) -> Iterator[Diagnostic]:
     """Findings of the adviser, without those on breaks and recompilations, which have findings of their own."""
     trials = {trial.advice: trial for trial in record.trials}
     lines = {entity.id: entity for artifact in record.of_stage("source") for entity in artifact.entities}
+    places = innermost_lines(record)
     for number, advice in enumerate(advise(record)):
         if advice.rule not in ("break", "recompile", "nothing", "nothing-compiled") and advice.change is not None:
-            ids = (name for item in advice.evidence for name in item.ids if name in lines)
-            yield _advice(record, advice, number, trials.get(advice.id), lines.get(next(ids, "")), asked)
+            ids = [name for item in advice.evidence for name in item.ids]
+            known = [line for name in ids if name not in lines for line in places.get(name, ())]
+            line = next((lines[name] for name in (*known, *ids) if name in lines), None)
+            yield _advice(record, advice, number, trials.get(advice.id), line, asked)
 
 
 def _advice(record: Record, advice: Advice, number: int, trial: Trial | None, line: object, asked: Asked) -> Diagnostic:
@@ -374,7 +381,8 @@ def _finding_text(number: int, each: Diagnostic) -> str:
     gb_id = f" {each.gb_id}" if each.gb_id else ""
     times = f", {each.count} times" if each.count > 1 else ""
     lines = [f"[{number}] {place}{each.kind}{gb_id}{times} ({each.id})", f"  {each.message}"]
-    lines += [f"  change, {each.state}: {each.fix}"] if each.fix else [f"  {each.state}"]
+    state = "by hand" if each.state == "no fix" else each.state
+    lines += [f"  change, {state}: {each.fix}"] if each.fix else [f"  {each.state}"]
     lines += [f"    {line}" for line in each.snippet]
     lines += [f"  {item.basis}: {item.text}" for item in each.evidence]
     return "\n".join([*lines, f"  next: {each.next}"] if each.next else lines)

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from compiler.capture.sources import importable_path, is_installed
-from compiler.record import Record, Span
+from compiler.record import Record
 from compiler.targets import is_virtual
-from explorer.findings.diagnosis import CALL, Diagnosis, Diagnostic, Support, diagnose
+from explorer.findings.diagnosis import CALL, Diagnosis, diagnose
+from explorer.run.wrong_numbers import locate_wrong_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from compiler.numerics.across.snapshot import Operation
     from explorer.run.run import Run
 
 
@@ -32,40 +30,7 @@ def diagnose_run(run: Run, *, try_fixes: bool, command: str = "") -> Diagnosis:
     found = diagnose(run.record, paths, command)
     if not try_fixes or run.call is None or not any(each.kind == "wrong number" for each in found.findings):
         return found
-    return _try_rounding_as_eager(run, _locate_wrong_numbers(run, found, paths), command)
-
-
-def _locate_wrong_numbers(run: Run, found: Diagnosis, paths: Mapping[str, str]) -> Diagnosis:
-    """Add the first operation whose compiled value differs from eager's, in findings that have no line."""
-    from compiler.calls.explored import Explored  # these import torch
-    from compiler.numerics.across.snapshot import SnapshotError
-    from compiler.numerics.across.values import compare_with_eager
-
-    if all(each.line for each in found.findings if each.kind == "wrong number"):
-        return found
-    try:
-        compared = compare_with_eager(Explored(run.record, None, run.kept, run.call))
-    except SnapshotError as error:
-        return replace(found, notes=(*found.notes, f"Values of operations are not compared: {error}"))
-    if compared.first is None:
-        words = "Each operation and each graph, compiled by itself, agrees with eager mode: "
-        return _with_place(found, f"{words}look at what the code around the graphs does.", None, paths)
-    return _with_place(found, f"Compiled, {compared.verdict}.", compared.first.operation, paths)
-
-
-def _with_place(found: Diagnosis, words: str, place: Operation | None, paths: Mapping[str, str]) -> Diagnosis:
-    """The diagnosis with words, and the line of an operation, in the wrong numbers that have no line."""
-
-    def add(each: Diagnostic) -> Diagnostic:
-        each = replace(each, evidence=(*each.evidence, Support(words, "measured")))
-        if place is None or not place.file:
-            return each
-        file = paths.get(place.file, place.file)
-        return replace(each, file=file, line=place.line, span=Span(file, place.line, place.line, code=place.code))
-
-    return replace(found, findings=tuple(
-        add(each) if each.kind == "wrong number" and not each.line else each for each in found.findings
-    ))  # fmt: skip
+    return _try_rounding_as_eager(run, locate_wrong_numbers(run, found, paths), command)
 
 
 def _try_rounding_as_eager(run: Run, found: Diagnosis, command: str) -> Diagnosis:

@@ -19,6 +19,7 @@ from compiler.record import Decision, Problem, Record
 from compiler.record.measure_facts import Candidate, HostTime, KernelTime, Measurement
 from compiler.record.options import Options
 from explorer.findings.advice.words import snippet
+from explorer.findings.diagnosis import diagnose
 from tests.compiler.advise.advice_cases import (
     Blocks,
     Cast,
@@ -228,9 +229,21 @@ def test_repeated_weight_casts_are_found(backend: str) -> None:
     assert "layout-copies" not in found(record)
 
 
-def test_tiny_reductions_are_counted() -> None:
-    advice = found(recorded(norms, torch.randn(100, 100), target="h100"))["tiny-reductions"]
-    assert advice.evidence[0].ids
+TABLE = torch.linspace(0, 1, 100, dtype=torch.float64)
+
+
+def widened(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return norms(x), x * TABLE
+
+
+def test_tiny_reductions_and_float64_of_a_table_are_found() -> None:
+    record = recorded(widened, torch.randn(100, 100), target="h100")
+    assert found(record)["tiny-reductions"].evidence[0].ids
+    (finding,) = (each for each in diagnose(record).findings if each.rule == "float64")
+    assert finding.span is not None
+    assert "x * TABLE" in finding.span.code
+    record = recorded(widened, torch.randn(100, 100, dtype=torch.float64), target="h100")
+    assert "float64" not in found(record)
 
 
 def test_unfused_kernels_are_reported_with_bytes_and_reason() -> None:
