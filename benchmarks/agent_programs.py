@@ -25,7 +25,11 @@ log = logging.getLogger("program")
 
 @dataclass(frozen=True)
 class Broken:
-    """One program. `kind` is "break", "recompilation", "slow", "wrong number" or "memory"."""
+    """One program. `kind` is "break", "recompilation", "slow", "wrong number" or "memory".
+
+    `cause` is a part of the line that is at fault, where the fault is no break and no recompilation: such a program is
+    compiled by Inductor and compared with eager mode. `has_fix` is whether a change exists that a program can make.
+    """
 
     name: str
     kind: str
@@ -33,6 +37,8 @@ class Broken:
     calls: tuple[str, ...] = (X,)
     before: str = ""
     parameters: str = "x"
+    cause: str = ""
+    has_fix: bool = False
 
     @property
     def text(self) -> str:
@@ -126,32 +132,45 @@ SLOW = (
         return x / total
     """),
     _slow("running_mean_item", "mean = x.mean().item()\nvar = x.var().item()\nreturn (x - mean) / (var + 1e-5)"),
-    _slow("early_exit", """
-        for _ in range(3):
-            x = x * 0.5
-            if x.abs().max() < 0.1:
-                break
-        return x + 1
-    """),
-    _slow("progress_print", "for i in range(3):\n    x = x.sin()\n    print('step', i)\nreturn x"),
-    _slow("metrics", "y = x.softmax(-1)\nlog.info('entropy %s', (-(y * y.log()).sum()).item())\nreturn y * 2"),
-    _slow("loss_list", "losses = []\nfor row in x:\n    losses.append(row.sum().item())\nreturn x * sum(losses)"),
+    Broken("float64_table", "slow", "y = x.sin()\nreturn (y * TABLE).tanh().sum(-1)", (X,),
+           "TABLE = torch.from_numpy(np.linspace(0, 1, 8))", cause="y * TABLE"),
+    Broken("float64_in_place", "slow", "p = torch.tensor(np.arange(8) / 8)\nreturn (x.relu() + p).cos()", (X,),
+           cause="x.relu() + p"),
+    Broken("cast_weight", "slow", "h = x.bfloat16()\nreturn h @ W.bfloat16()", ("randn(64, 512)",),
+           "W = torch.randn(512, 512)", cause="W.bfloat16()"),
+    Broken("permuted_twice", "slow", "y = x.sin().t().contiguous()\nreturn (y @ y.t()).relu()", ("randn(1024, 256)",),
+           cause="x.sin().t().contiguous()"),
 )  # fmt: skip
 
 WRONG_NUMBERS = (
     Broken("trace_time_random", "wrong number", "return x * random.random()", (X, X)),
-    Broken("trace_time_clock", "wrong number", "return x * 0 + (time.time() > 0)", (X,)),
-    Broken("numpy_random", "wrong number", "return x + np.random.rand()", (X, X)),
-    Broken("is_compiling", "wrong number", "if torch.compiler.is_compiling():\n    return x + 1\nreturn x", (X,)),
-    Broken("appended_list", "wrong number", "seen.append(x.sum().item())\nreturn x * len(seen)", (X, X), "seen = []"),
-)
+    Broken("is_compiling", "wrong number", "y = x.sin()\nif torch.compiler.is_compiling():\n    y = y * 2\nreturn y",
+           cause="is_compiling()"),
+    Broken("half_overflow", "wrong number", "h = (x.abs() + 1).half()\nh = h * 1000 * 1000\nreturn h / 1000", (X,),
+           cause="h / 1000", has_fix=True),
+    Broken("half_cancels", "wrong number", "h = x.bfloat16()\ng = h + 256\nreturn (g - 256).float()", (X,),
+           cause="(g - 256)", has_fix=True),
+    Broken("operator_writes", "wrong number", "y = x.cos()\nz = shift(y)\nreturn y + z", (X,), """
+        @torch.library.custom_op("program::shift", mutates_args=())
+        def shift(x: torch.Tensor) -> torch.Tensor:
+            x.add_(1)
+            return x * 2
+
+
+        shift.register_fake(lambda x: torch.empty_like(x))
+    """, cause="shift(y)"),
+)  # fmt: skip
 
 MEMORY = (
-    Broken("kept_history", "memory", "history.append(x * 2)\nreturn x.sum().item() + x", (X, X), "history = []"),
-    Broken("saved_for_print", "memory", "y = x.exp()\nprint(y.mean().item())\nreturn (y * 2).sum()", (X,)),
-    Broken("dense_mask", "memory", "m = torch.ones(64, 64).tril()\nif m.sum() > 0:\n    x = x + 1\nreturn x", (X,)),
     Broken("copy_to_numpy", "memory", "y = (x * 2).detach().cpu().numpy()\nreturn x + torch.from_numpy(y)", (X,)),
-    Broken("clone_for_check", "memory", "y = x.clone()\nassert not torch.isinf(y).any()\nreturn y * 2", (X,)),
-)
+    Broken("scores", "memory", "s = x @ x.transpose(-1, -2)\np = (s * 0.5 + s.mean()).softmax(-1)\nreturn p @ x",
+           ("randn(1, 768, 16)",), cause="x @ x.transpose"),
+    Broken("one_hot_product", "memory", "h = torch.nn.functional.one_hot(x, 2048).float()\nreturn h @ E",
+           ("randint(0, 2048, [600])",), "E = torch.randn(2048, 32)", cause="one_hot(x"),
+    Broken("all_pairs", "memory", "d = (x[:, None] - x[None]).abs()\nreturn (d @ W).sum((0, 1))", ("randn(128, 64)",),
+           "W = torch.randn(64, 64)", cause="x[None]"),
+    Broken("repeated_batch", "memory", "b = x.repeat(64, 1, 1)\nreturn torch.bmm(b, b.mT).sum(0)", ("randn(96, 32)",),
+           cause="torch.bmm(b"),
+)  # fmt: skip
 
 PROGRAMS = (*BREAKS, *RECOMPILATIONS, *SLOW, *WRONG_NUMBERS, *MEMORY)

@@ -1,5 +1,6 @@
 """Repair broken programs by applying exactly what `tcompile diagnose --json` says, and nothing else.
 
+Programs with another fault than a break or a recompilation (`cause`) count as named if a finding has the right line.
 The patch is applied with git. Of findings with a verified change and no edit, the snippet is used as it says: arguments
 of torch.compile, or statements before the first call. Then breaks and compilations are counted by torch's own log and
 counters, and the results are compared with those of the unchanged program, run eagerly.
@@ -78,6 +79,12 @@ def repairs(names: Sequence[str]) -> bool:
     for program in chosen:
         start = time.perf_counter()
         try:
+            if program.cause:
+                outcome, told = _repair_cause(program)
+                outcomes[outcome] += 1
+                print(f"{program.kind:14} {program.name:24} {outcome:13} {told} ({time.perf_counter() - start:.1f} s)",
+                      flush=True)  # fmt: skip
+                continue
             found = _repair(program)
             outcome = "worse" if found.is_worse else "repaired" if found.is_repaired else "not repaired"
             told = f"breaks {found.before.breaks} -> {found.after.breaks}, compilations {found.before.compilations} -> "
@@ -89,8 +96,12 @@ def repairs(names: Sequence[str]) -> bool:
         print(
             f"{program.kind:14} {program.name:24} {outcome:13} {told} ({time.perf_counter() - start:.1f} s)", flush=True
         )
-    print(f"{outcomes['repaired']} of {len(chosen)} repaired, {outcomes['worse']} made worse; {dict(outcomes)}")
-    return outcomes["repaired"] >= LEAST_REPAIRED * len(chosen) and not outcomes["worse"]
+    named, causes = outcomes["repaired"] + outcomes["named"], sum(bool(each.cause) for each in chosen)
+    print(f"{outcomes['repaired']} of {len(chosen)} repaired, {outcomes['worse']} made worse; {dict(outcomes)}; "
+          f"{causes} with a cause that no break shows; {named} of {len(chosen)} repaired or named")  # fmt: skip
+    can_be_repaired = sum(not each.cause or each.has_fix for each in chosen)
+    enough = LEAST_REPAIRED * (len(chosen) if len(chosen) == len(PROGRAMS) else can_be_repaired)
+    return outcomes["repaired"] >= enough and not outcomes["worse"] and not outcomes["not named"]
 
 
 def _repair(program: Broken) -> Repair:
@@ -107,11 +118,37 @@ def _repair(program: Broken) -> Repair:
         return Repair(before, after, _difference(expected, _results(path, program)), states)
 
 
-def _diagnose(path: Path, program: Broken) -> Page:
+def _repair_cause(program: Broken) -> tuple[str, str]:
+    """The outcome for a program whose fault is neither a break nor a recompilation, and words about it.
+
+    "named": a finding of the right kind has the line at fault, and there is no change that a program can make.
+    """
+    kind = "wrong number" if program.kind == "wrong number" else "slow"
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        path = Path(f"{program.name}.py")
+        path.write_text(program.text)
+        page = _diagnose(path, program, ("--target", "cpu", "--no-grad", *(["--check"] * (kind != "slow"))))
+        found = [item for item in page.items if item["kind"] == kind]
+        named = [item for item in found if program.cause in (item["span"] or {}).get("code", "")]
+        told = "; ".join(f"{item['rule']} at line {item['line']}" for item in named or found)
+        if not named:
+            return "not named", told
+        if not program.has_fix:
+            return "named", told
+        settings, _ = _snippets(page)
+        f = _load(path).f
+        expected, given = (
+            [tree_leaves(run(*call)) for call in _calls(program)] for run in (f, torch.compile(f, **settings))
+        )
+        is_right = bool(settings) and not _difference(expected, given)
+        return "repaired" if is_right else "not repaired", f"{told}; {settings}"
+
+
+def _diagnose(path: Path, program: Broken, options: Sequence[str] = ("--backend", "eager")) -> Page:
     calls = [word for call in program.calls for word in ("--call", call)]
     written = io.StringIO()
     with contextlib.redirect_stdout(written), _quiet():
-        code = cli.main(["diagnose", f"{path}:f", *calls, "--backend", "eager", "--json", "--max-bytes", "0"])
+        code = cli.main(["diagnose", f"{path}:f", *calls, *options, "--json", "--max-bytes", "0"])
     if code:
         raise RuntimeError(f"tcompile diagnose failed with {code}")
     return read_page(written.getvalue())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from compiler.advise import capture, communication, compile_time, cpu, launches, matmul, traffic
+from compiler.advise import capture, communication, compile_time, cpu, launches, matmul, memory, traffic
 from compiler.advise.closing import nothing_to_gain
 from compiler.advise.facts import ON_ANY_DEVICE, Advice, Change, Evidence, Gain
 from compiler.advise.reading import Reading
@@ -40,6 +40,7 @@ RULES: Final[tuple[Rule, ...]] = (
     cpu.threads,
     matmul.max_autotune,
     traffic.double_precision,
+    memory.large_intermediate,
     traffic.dtype_casts,
     traffic.layout_copies,
     traffic.unfused_loops,

@@ -274,7 +274,7 @@ def _predicate(kind: str, code: str) -> str:
         return f"is the same {short_type(found['type'])}" if found else "is the same object"
     if kind == "NO_TENSOR_ALIASING":
         return "is not the same tensor as any other"
-    if code.startswith("not L["):
+    if code.startswith(("not L[", "not G[")):
         return "is empty"
     if found := _EQUALS.match(code):
         return f"is {value_words(found['value'])}"

@@ -36,9 +36,12 @@ class _Cause:
 
 def locate_wrong_numbers(run: Run, found: Diagnosis, paths: Mapping[str, str]) -> Diagnosis:
     """Add the cause, and its line, to findings of wrong numbers that have no line."""
-    if all(each.line for each in found.findings if each.kind == "wrong number"):
+    written = _undeclared_write(run)
+    if written is None and all(each.line for each in found.findings if each.kind == "wrong number"):
         return found
-    cause = _undeclared_write(run) or (_captured(run.record) if _differs_when_captured(run.record) else _operation(run))
+    if written is not None:  # it explains all of them
+        found = _with_first_wrong_number(found)
+    cause = written or (_captured(run.record) if _differs_when_captured(run.record) else _operation(run))
     file = paths.get(cause.file, cause.file)
     span = Span(file, cause.line, cause.line, code=cause.code) if cause.line else None
 
@@ -46,8 +49,15 @@ def locate_wrong_numbers(run: Run, found: Diagnosis, paths: Mapping[str, str]) -
         evidence = (*each.evidence, Support(cause.words, "measured"))
         return replace(each, evidence=evidence, file=file, line=cause.line, span=span, fix=cause.fix or each.fix)
 
-    wrong = (add(each) if each.kind == "wrong number" and not each.line else each for each in found.findings)
-    return replace(found, findings=tuple(wrong))
+    def needs_cause(each: Diagnostic) -> bool:
+        return each.kind == "wrong number" and (written is not None or not each.line)
+
+    return replace(found, findings=tuple(add(each) if needs_cause(each) else each for each in found.findings))
+
+
+def _with_first_wrong_number(found: Diagnosis) -> Diagnosis:
+    wrong = [each for each in found.findings if each.kind == "wrong number"]
+    return replace(found, findings=tuple(each for each in found.findings if each not in wrong[1:]))
 
 
 def _undeclared_write(run: Run) -> _Cause | None:
