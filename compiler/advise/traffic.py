@@ -102,7 +102,7 @@ def _advise_on_copies(
     share = took / reading.kernel_seconds if reading.kernel_seconds else moved / whole if whole else 0.0
     if not kernels or share < WORTH:
         return
-    what = "convert" if rule == "dtype-casts" else "rearrange"
+    what = f"{'convert' if rule == 'dtype-casts' else 'rearrange'}{'s' * (len(kernels) == 1)}"
     part = "kernels' time" if reading.kernel_seconds else "bytes moved"
     found = f"{pluralize(len(kernels), 'kernel')} only {what} data: {percent(share)} of the {part}."
     told = f"They read and write {size_text(moved)} of {size_text(whole)} in a call."
