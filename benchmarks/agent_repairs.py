@@ -121,7 +121,8 @@ def _repair(program: Broken) -> Repair:
 def _repair_cause(program: Broken) -> tuple[str, str]:
     """The outcome for a program whose fault is neither a break nor a recompilation, and words about it.
 
-    "named": a finding of the right kind has the line at fault, and there is no change that a program can make.
+    "named": a finding of the right kind has the line at fault, and there is no change that a program can make. With
+    one, what counts is whether results are right after it.
     """
     kind = "wrong number" if program.kind == "wrong number" else "slow"
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -131,10 +132,8 @@ def _repair_cause(program: Broken) -> tuple[str, str]:
         found = [item for item in page.items if item["kind"] == kind]
         named = [item for item in found if program.cause in (item["span"] or {}).get("code", "")]
         told = "; ".join(f"{item['rule']} at line {item['line']}" for item in named or found)
-        if not named:
-            return "not named", told
         if not program.has_fix:
-            return "named", told
+            return "named" if named else "not named", told
         settings, _ = _snippets(page)
         f = _load(path).f
         expected, given = (

@@ -54,7 +54,7 @@ def _try_rounding_as_eager(run: Run, found: Diagnosis, command: str) -> Diagnosi
     outcome: dict[str, Any] = {
         "fix": "Round intermediate results as eager mode does. Inductor keeps them in float32 within a kernel, which "
         "is more accurate, and differs where eager mode overflows or cancels. Kernels may become slower.",
-        "snippet": (f"torch.compile(model, options={asked!r})",),
+        "snippet": (f"torch.compile(…, options={asked!r})",),
         "state": "verified" if holds else "tried",
         "state_words": "Compiled so, all results agree with eager mode."
         if holds

@@ -79,7 +79,7 @@ def test_wrong_number_in_half_precision_gets_a_tried_setting() -> None:
     found = [each for each in run.diagnose().findings if each.kind == "wrong number"]
     assert found
     assert {each.state for each in found} == {"verified"}
-    assert found[0].snippet == ("torch.compile(model, options={'emulate_precision_casts': True})",)
+    assert found[0].snippet == ("torch.compile(…, options={'emulate_precision_casts': True})",)
 
 
 def test_answers_and_older_records_follow_the_published_schemas() -> None:
