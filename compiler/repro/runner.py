@@ -111,8 +111,8 @@ class Runner:
             self._process = None
 
 
-def confirm(path: Path, seconds: float = MOST_SECONDS) -> bool:
-    """Whether the file shows its fault in a fresh process with empty caches."""
+def confirm(path: Path, seconds: float = 3 * MOST_SECONDS) -> bool:
+    """Whether the file shows its fault in a fresh process with empty caches, which takes longer than a warm one."""
     with tempfile.TemporaryDirectory(prefix="tcompile_repro_") as folder:
         environment = child_environment() | {
             "TORCHINDUCTOR_CACHE_DIR": folder,
