@@ -7,6 +7,7 @@ from compiler.capture.suggestions.rule import Change, Rule
 
 AUTOGRAD = "torch._dynamo.config.trace_autograd_ops = True"
 TRACED = "torch calls this an experiment: hooks, and leaves that the function does not see, may still break the graph."
+_COLLECTIVES = "broadcast|reduce|gather|scatter|i?send|i?recv|batch_isend_irecv|\\w+_object(_list)?"
 RNN = "torch._dynamo.config.allow_rnn = True"
 
 RULES: tuple[Rule, ...] = (
@@ -20,6 +21,22 @@ RULES: tuple[Rule, ...] = (
         "Leave out async_op=True and the later wait(): the graph then has the collective and its wait as operators of "
         "their own, and Inductor can move them apart (options={'reorder_for_compute_comm_overlap': True}).",
         kinds=("async_op=True for distributed collectives",),
+    ),
+    Rule(
+        "{code} waits for a collective that started outside of this graph.",
+        "Leave it out, and async_op=True where the collective starts: the graph then has both as operators of its own.",
+        kinds=("Unsupported method call",),
+        context=r"\(Work\) (wait|is_completed|result|get_future)\b",
+    ),
+    Rule(
+        "{code} is a collective for which a graph has no operator.",
+        Change(
+            "Call torch.distributed._functional_collectives.broadcast(tensor, src, group) instead: it returns a new "
+            "tensor, and is an operator of the graph.",
+            when=lambda case: "broadcast" in case.callee and "object" not in case.callee,
+        ),
+        "Call it before the compiled function, or after it.",
+        calls=rf"(.*\.)?(dist|distributed|distributed_c10d)\.({_COLLECTIVES})",
     ),
     Rule(
         "{code} runs autograd, which comes after the graph, not in it.",
