@@ -328,6 +328,8 @@ def _check_ranks(options: Options) -> None:
     for word in filter(str.isdecimal, options.rank.split(",")):
         if int(word) >= options.ranks:
             raise OptionError(f"rank={word}: {options.ranks} ranks are numbered from 0 to {options.ranks - 1}.")
+    if options.ranks >= 2**31:
+        raise OptionError(f"ranks={options.ranks}: torch numbers ranks with 31 bits, so a job has fewer than 2**31.")
     if options.ranks > options.node and options.ranks % options.node:
         raise OptionError(
             f"{options.ranks} ranks do not fill nodes of {options.node} GPUs: say how large a node is, node="

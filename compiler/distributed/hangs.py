@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations, zip_longest
+from itertools import combinations, islice, permutations, takewhile, zip_longest
 from typing import Any
 
 from compiler.distributed.rank_branches import branch_before
@@ -13,6 +13,7 @@ from compiler.record import Collective, Record, Span
 from compiler.record.plain_text import rank_words
 
 _POINT_TO_POINT = ("send", "recv", "point_to_point")
+_SAME_SIZES = ("all_reduce", "reduce", "broadcast", "reduce_scatter")
 _RECEIVES_LATER = "irecv"
 
 
@@ -45,7 +46,7 @@ def find_hangs(records: Mapping[int, Record]) -> tuple[Hang, ...]:
         if stop is not None:
             found.setdefault((call_words(stop.call), call_words(stop.instead)), []).append(stop)
     told = [_hang(stops, records) for stops in found.values()]
-    return (*told, *unmatched_messages(records), *circular_waits(records))
+    return (*told, *unequal_sizes(records), *unmatched_messages(records), *circular_waits(records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,33 @@ def _hang(stops: Sequence[_Stop], records: Mapping[int, Record]) -> Hang:
         go = "goes" if len(others) == 1 else "go"
         words += f" {them.capitalize()} {go} another way at {branch.file}:{branch.line}: {branch.code}"
     return Hang(words, waiting, others, first.call.lines, lines or ((branch,) if branch else ()))
+
+
+def unequal_sizes(records: Mapping[int, Record]) -> Iterator[Hang]:
+    """Collectives that ranks call together with tensors of other sizes, where all must be equal; the first ones."""
+    found: dict[tuple[str, str], tuple[Collective, Collective, set[int], set[int]]] = {}
+    for one, other in combinations(records, 2):
+        pairs = zip(*(_shared_calls(records[rank], {one, other}) for rank in (one, other)), strict=False)
+        together = takewhile(lambda pair: pair[0][0] == pair[1][0], pairs)
+        unequal = (
+            pair for pair in together if pair[0][0][0] in _SAME_SIZES and _sizes(pair[0][1]) != _sizes(pair[1][1])
+        )
+        for (_, first), (_, second) in islice(unequal, 1):
+            key = f"{_sizes(first)} {call_words(first)}", f"{_sizes(second)} {call_words(second)}"
+            *_, ranks, others = found.setdefault(key, (first, second, set(), set()))
+            ranks.add(one)
+            others.add(other)
+    for first, second, ranks, others in found.values():
+        own, theirs = (rank_words(tuple(sorted(each))) for each in (ranks, others))
+        words = (
+            f"{own.capitalize()}: {first.input_bytes:,} bytes in {call_words(first)}; {theirs}: {second.input_bytes:,} "
+            f"bytes in {call_words(second)}. All must pass the same size: the job hangs there, or gets wrong values."
+        )
+        yield Hang(words, tuple(sorted(ranks)), tuple(sorted(others)), first.lines, second.lines)
+
+
+def _sizes(call: Collective) -> tuple[int, str]:
+    return call.input_bytes, call.dtype
 
 
 def unmatched_messages(records: Mapping[int, Record]) -> Iterator[Hang]:

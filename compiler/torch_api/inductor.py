@@ -26,7 +26,7 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
-from torch._inductor.dependencies import MemoryDep
+from torch._inductor.dependencies import MemoryDep, WeakDep
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import Layout, UserDefinedTritonKernel
 from torch._inductor.scheduler import (
@@ -478,9 +478,12 @@ def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[
     """Bytes moved, by buffer.
 
     For a buffer read at data-dependent indices (an embedding table), Inductor counts the whole buffer in fused nodes.
-    Here the count is the maximum over the parts, which read the same rows.
+    Here the count is the maximum over the parts, which read the same rows. Inductor also counts buffers that the node
+    only has to come after (`control_deps`); here they are left out.
     """
-    found = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+    counted = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+    moved = {dep.name for dep in node.read_writes.reads_and_writes() if not isinstance(dep, WeakDep)}
+    found = {name: count for name, count in counted.items() if name in moved}
     if len(parts) == 1:
         return found
     deps = [dep for part in parts for dep in part.read_writes.reads_and_writes()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,7 @@ def test_errors_say_what_to_write() -> None:
     assert "--ranks 2" in refusal(lambda: init_process_group("gloo", rank=3, world_size=2))
     assert "nprocs=8" in refusal(lambda: mp.spawn(print, nprocs=3))  # type: ignore[no-untyped-call]
     assert "--rank 0" in refusal(lambda: dist.scatter_object_list([None], None, src=0))
+    assert "--rank 0" in refusal(lambda: dist.recv_object_list([None], src=0))
     with simulate_group(8, 3):
         assert "initialized already" in refusal(lambda: None, ranks=4)
     with pytest.raises(UserError) as caught, simulate_group(7, 3):
@@ -288,3 +290,8 @@ def test_a_collective_on_some_ranks_only_is_told_as_a_hang() -> None:
         "Rank 0 waits in all_reduce (a.py:12), which rank 1 never calls: the job hangs there. "
         "Rank 1 calls none after barrier (a.py:9)."
     )
+    small, large = rank_with(("all_reduce", 3)), rank_with(("all_reduce", 3))
+    large = replace(large, collectives=(replace(large.collectives[0], input_bytes=64),))
+    (hang,) = find_hangs({0: small, 1: large, 2: small})
+    assert "ranks 0, 2: 0 bytes in all_reduce (a.py:3)" in str(hang).lower()
+    assert "rank 1: 64 bytes" in str(hang)
