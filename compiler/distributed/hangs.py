@@ -107,18 +107,18 @@ def _hang(stops: Sequence[_Stop], records: Mapping[int, Record]) -> Hang:
 
 def unequal_sizes(records: Mapping[int, Record]) -> Iterator[Hang]:
     """Collectives that ranks call together with tensors of other sizes, where all must be equal; the first ones."""
-    found: dict[tuple[str, str], tuple[Collective, Collective, set[int], set[int]]] = {}
+    found: dict[tuple[str, ...], tuple[Collective, Collective, set[int], set[int]]] = {}
     for one, other in combinations(records, 2):
         pairs = zip(*(_shared_calls(records[rank], {one, other}) for rank in (one, other)), strict=False)
         together = takewhile(lambda pair: pair[0][0] == pair[1][0], pairs)
-        unequal = (
-            pair for pair in together if pair[0][0][0] in _SAME_SIZES and _sizes(pair[0][1]) != _sizes(pair[1][1])
-        )
-        for (_, first), (_, second) in islice(unequal, 1):
-            key = f"{_sizes(first)} {call_words(first)}", f"{_sizes(second)} {call_words(second)}"
-            *_, ranks, others = found.setdefault(key, (first, second, set(), set()))
-            ranks.add(one)
-            others.add(other)
+        calls = ({one: mine[1], other: theirs[1]} for mine, theirs in together if mine[1].kind in _SAME_SIZES)
+        unequal = (each for each in calls if _sizes(each[one]) != _sizes(each[other]))
+        for each in islice(unequal, 1):
+            small, large = sorted(each, key=lambda rank: _sizes(each[rank]))
+            key = tuple(f"{_sizes(each[rank])} {call_words(each[rank])}" for rank in (small, large))
+            *_, ranks, others = found.setdefault(key, (each[small], each[large], set(), set()))
+            ranks.add(small)
+            others.add(large)
     for first, second, ranks, others in found.values():
         own, theirs = (rank_words(tuple(sorted(each))) for each in (ranks, others))
         words = (

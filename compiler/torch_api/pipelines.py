@@ -28,9 +28,10 @@ def pipeline_schedules(fn: Callable[..., Any] | None, values: Iterable[Any]) -> 
 
 @contextmanager
 def decide_without_other_stages() -> Iterator[None]:
-    """Let the stages of a simulated rank use the shapes that they were given, without asking the other ranks.
+    """Let the stages of a simulated rank use the shapes that they were given, whatever the other ranks have.
 
-    In torch 2.12 and 2.13, all stages vote on whether shapes have to be sent, and a simulated rank gets no votes.
+    In torch 2.12 and 2.13, all stages vote on whether shapes have to be sent. A simulated rank sends votes, and gets
+    none.
     """
     module = sys.modules.get("torch.distributed.pipelining.stage")
     kind = getattr(module, "PipelineStage", None)
@@ -43,18 +44,26 @@ def decide_without_other_stages() -> Iterator[None]:
         asks = module.InferenceMode.needs_dynamic(stage._user_meta, has_backward)  # type: ignore[union-attr]
         return torch.tensor([0 if asks else 1], dtype=torch.int32, device=stage.device)
 
-    @hide_frame
-    def vote(stage: Any, has_backward: bool, **_others: Any) -> Any:
-        votes[stage] = call_hidden(own_vote, stage, has_backward)
-        return votes[stage]
+    def make_vote(original: Function) -> Function:
+        @hide_frame
+        def vote(stage: Any, has_backward: bool, **others: Any) -> Any:
+            original(stage, has_backward, **others)
+            votes[stage] = call_hidden(own_vote, stage, has_backward)
+            return votes[stage]
 
-    @hide_frame
-    def result(stage: Any, **_others: Any) -> Any:
-        return votes[stage]
+        return vote
+
+    def make_result(original: Function) -> Function:
+        @hide_frame
+        def result(stage: Any, *vote: Any, **others: Any) -> Any:
+            original(stage, *vote, **others)
+            return votes[stage]
+
+        return result
 
     with (
-        replace_attribute(kind, "_warmup_forward_vote", lambda _: vote),
-        replace_attribute(kind, "_warmup_backward_result", lambda _: result),
+        replace_attribute(kind, "_warmup_forward_vote", make_vote),
+        replace_attribute(kind, "_warmup_backward_result", make_result),
     ):
         yield
 
