@@ -62,6 +62,8 @@ def _whole(outline: dict[str, Raw], blocks: _Blocks) -> dict[str, Any]:
     name = _decode(outline.get("id", Raw(b"null")), str, "the id of an artifact")
     attrs: dict[str, Any] = _decode(outline.get("attrs", Raw(b"{}")), dict[str, Raw], f"the attrs of {name}")
     text, entities = (blocks.part(name, part, dict[str, Raw]) for part in ("text", "entities"))
+    text.pop("folds", None)
+    entities.pop("stacks", None)
     if bytes(numbers := text.pop("numbers", Raw(b"null"))) != b"null":
         attrs["numbers"] = numbers
     if bytes(attrs.get(VIEW, b"null")) not in (b'""', b"null"):

@@ -27,6 +27,7 @@ from explorer.reading.placements import add_placed_lines
 from explorer.reading.sites import break_count, break_of, recompile_count
 from explorer.reading.source_lines import SourceLines
 from explorer.reading.source_marks import source_marks
+from explorer.reading.stacks import folded_rows, names_of_stacks, stacks_of
 from explorer.reading.stages import stage_place, stage_words, stages_not_in_log
 from explorer.render.finding import COUNT
 from explorer.run.both_sides import SIDE
@@ -38,8 +39,11 @@ ROWS_ABOVE: Final = 3
 
 def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[str, Part]:
     """The parts of an artifact; a finding also has the data of its view."""
-    entities = {"entities": artifact.entities, "lines": artifact.lines}
-    text = {"text": artifact.text, "numbers": artifact.attrs.get("numbers")}
+    stacks = stacks_of(artifact)
+    entities: dict[str, Any] = {"entities": artifact.entities, "lines": artifact.lines}
+    text: dict[str, Any] = {"text": artifact.text, "numbers": artifact.attrs.get("numbers")}
+    if stacks:
+        entities["stacks"], text["folds"] = names_of_stacks(stacks), folded_rows(artifact, stacks)
     parts = {"entities": entities, "text": text} | ({"view": finding.data} if finding and finding.view else {})
     return {name: Part.pack(artifact.id, name, content) for name, content in parts.items()}
 

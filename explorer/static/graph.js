@@ -47,21 +47,12 @@ export class GraphView {
       tabIndex: 0,
       role: "application",
       "aria-roledescription": "graph",
-      style: { display: "block", position: "absolute", inset: "0", width: "100%", height: "100%", touchAction: "none" },
     });
     /** Not in `root`: it must not cover nodes. */
     this.legend = h("div", { class: "tc-legend", "aria-hidden": "true" });
     this.status = h("div", {
       role: "status",
       class: "tc-graph-status",
-      style: {
-        position: "absolute",
-        width: "1px",
-        height: "1px",
-        overflow: "hidden",
-        clipPath: "inset(50%)",
-        whiteSpace: "nowrap",
-      },
     });
     this.list = new NodeList(
       (ids, add) => this.choose(ids, add ? "toggle" : "only"),
@@ -69,7 +60,7 @@ export class GraphView {
     );
     this.element = h(
       "div",
-      { class: "tc-graph", style: { position: "relative", width: "100%", height: "100%", overflow: "hidden" } },
+      { class: "tc-graph" },
       this.canvas,
       this.list.element,
       this.status,

@@ -30,23 +30,8 @@ export class NodeList {
       onclick: (/** @type {MouseEvent} */ event) => this.clicked(event),
       onfocus: () => this.reveal(true),
       onblur: () => this.reveal(false),
-      style: {
-        position: "absolute",
-        right: "0",
-        top: "0",
-        bottom: "0",
-        width: "min(320px, 80%)",
-        overflow: "auto",
-        fontSize: "12px",
-        lineHeight: "22px",
-        background: "var(--tc-bg, #fff)",
-        color: "var(--tc-fg, inherit)",
-        borderLeft: "1px solid var(--tc-border, #ccc)",
-      },
     });
     this.rows = new VirtualRows(this.element, (index) => this.row(index));
-    this.rows.content.style.position = "relative";
-    this.rows.content.style.lineHeight = "22px";
     this.reveal(false);
   }
 
@@ -102,19 +87,7 @@ export class NodeList {
         "aria-setsize": this.entities.length,
         "aria-posinset": index + 1,
         title: words.join(", "),
-        style: {
-          position: "absolute",
-          left: "0",
-          right: "0",
-          padding: "0 10px",
-          whiteSpace: "nowrap",
-          overflow: "hidden",
-          textOverflow: "ellipsis",
-          cursor: "pointer",
-          outline: active ? "1px solid var(--tc-accent, #0b63c5)" : "none",
-          outlineOffset: "-1px",
-          background: selected ? "var(--tc-accent-soft, #0b63c51f)" : "none",
-        },
+        class: active ? "tc-active" : "",
       },
       words.join(", "),
     );

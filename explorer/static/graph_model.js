@@ -64,7 +64,7 @@ export class GraphModel {
       const group = waiting.reduce((most, other) => (other.members.length > most.members.length ? other : most));
       waiting.splice(waiting.indexOf(group), 1);
       const added = group.nodes.length + group.groups.length;
-      if (shown + added > ALL_OPEN) continue;
+      if (shown + added > ALL_OPEN || isStack(group)) continue;
       group.open = true;
       shown += added;
       waiting.push(...group.groups);
@@ -129,9 +129,15 @@ export function under(group) {
   return [group, ...group.groups.flatMap(under)];
 }
 
-/** The modules around an entity. @param {Entity} entity @returns {string[]} */
+/** The modules around an entity, and stacks of equal modules: layers, 0–31 × 32, 5. @param {Entity} entity @returns {string[]} */
 function modulesOf({ attrs }) {
-  return typeof attrs.module === "string" ? attrs.module.split(".").filter(Boolean) : [];
+  const names = typeof attrs.module === "string" ? attrs.module.split(".").filter(Boolean) : [];
+  return attrs.stacks ? names.flatMap((name, depth) => (attrs.stacks[depth] ? [attrs.stacks[depth], name] : name)) : names;
+}
+
+/** Whether a group holds equal modules. @param {Group} group */
+export function isStack({ title }) {
+  return title.includes("×");
 }
 
 /**
@@ -187,11 +193,13 @@ function newGroup(name, body, parent) {
  */
 function simplify(group) {
   group.groups.forEach(simplify);
+  if (isStack(group)) group.type ||= group.groups[0]?.type ?? "";
   const kept = group.groups.filter((inner) => inner.body || inner.members.length > 1);
   for (const inner of group.groups) if (!kept.includes(inner)) group.nodes.push(...inner.members);
   group.groups = kept.flatMap((inner) => {
     const idle =
       !inner.body &&
+      !isStack(inner) &&
       !inner.nodes.length && (inner.groups.length === 1 || inner.groups.every(({ title }) => /^\d/.test(title)));
     if (!idle) return [inner];
     for (const one of inner.groups) ((one.title = `${inner.title}.${one.title}`), (one.parent = group));

@@ -1,6 +1,7 @@
 // Painting a scene on a canvas: what is in sight, with as much detail as its size allows.
 
 import { brightness, mix } from "./graph_colours.js";
+import { isStack } from "./graph_model.js";
 import { CHIP, FONTS, headerBox } from "./graph_scene.js";
 
 /**
@@ -40,14 +41,8 @@ export class Painter {
     this.colouring = colouring;
     this.camera = camera;
     this.marks = marks;
-    const { scale, left, top, width, height } = camera;
-    this.pixel = 1 / scale;
-    this.sight = {
-      left: -left / scale,
-      top: -top / scale,
-      right: (width - left) / scale,
-      bottom: (height - top) / scale,
-    };
+    this.pixel = 1 / camera.scale;
+    this.sight = sightOf(camera);
     const near = scene.between(this.sight.top, this.sight.bottom);
     this.wires = near.wires;
     const seen = near.items.filter((item) => this.sees(item));
@@ -214,7 +209,8 @@ export class Painter {
     const { context, theme } = this;
     const edge = mix(theme.bg, theme.fg, 0.45);
     context.lineWidth = 1;
-    this.box({ ...item, x: item.x + 3, y: item.y + 3 }, 6, theme.panel, edge);
+    for (const away of item.group && isStack(item.group) ? [9, 6, 3] : [3])
+      this.box({ ...item, x: item.x + away, y: item.y + away }, 6, theme.panel, edge);
     this.box(item, 6, this.colouring.numeric ? parts[0].colour : mix(theme.bg, theme.panel, 0.6), edge);
     if (this.colouring.numeric) return;
     let x = item.x + 1;

@@ -3,7 +3,7 @@
 
 import { layout } from "./layout.js";
 import { counted } from "./dom.js";
-import { chipName, opName, ownName, shapeInWords } from "./graph_model.js";
+import { chipName, isStack, opName, ownName, shapeInWords } from "./graph_model.js";
 import { sharedStarts, shortName } from "./names.js";
 
 /**
@@ -99,8 +99,9 @@ export class Scene {
 
   /** @param {Group} group @param {Frame} frame @param {number} depth */
   addGroup(group, frame, depth) {
-    const type = group.type ? `${group.type} · ` : "";
-    const detail = `${type}${counted(group.members.length, "node")}`;
+    const stacks = group.groups.filter(isStack).map(({ title }) => title);
+    const size = stacks.length && !group.open ? stacks : [counted(group.members.length, "node")];
+    const detail = [group.type, ...size].filter(Boolean).join(" · ");
     const item = this.add(frame, group.open ? "open" : "closed", group.path, group.title, detail, depth, group.members);
     item.group = group;
     this.groupItems.set(group.path, item);

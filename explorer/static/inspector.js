@@ -21,7 +21,7 @@ import { frameName } from "./source_marks.js";
  */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set("cause placements dtype shape stride device bytes module module_type target code op file line eager_time compiled_time measured_µs launch".split(" "));
+const PLACED = new Set("cause placements dtype shape stride device bytes module module_type stacks target code op file line eager_time compiled_time measured_µs launch".split(" "));
 /** What languages and verdicts are called here. @type {Record<string, string>} */
 const LANGUAGES = { triton: "Triton", cpp: "C++" };
 /** @type {Record<string, string>} */
@@ -451,6 +451,7 @@ function tensorFacts({ attrs }) {
     ["Why", attrs.cause ?? ""],
     ["Line", attrs.file && attrs.line ? `${attrs.file}:${attrs.line}` : ""],
     ["Module", module],
+    ["Equal modules", Object.values(attrs.stacks ?? {}).join(", ")],
     ["Checkpoint", attrs.checkpoint ?? ""],
     ["Eager", attrs.eager_time ?? ""],
     ["Compiled", attrs.compiled_time ?? ""],

@@ -47,7 +47,7 @@ import { Rainbow } from "./rainbow.js";
 /**
  * One artifact as far as it has arrived. `rows` maps a 0-based line to the entities on it, `rowsOf` the other way.
  * @typedef {{info: ArtifactInfo, entities?: Entity[], rows: Map<number, string[]>, rowsOf: Map<string, number[]>,
- *   lines?: string[], numbers?: number[], decisions?: Decision[], words?: Words, view?: any,
+ *   lines?: string[], numbers?: number[], folds?: [number, number, string][], decisions?: Decision[], words?: Words, view?: any,
  *   have: Record<string, string>}} Artifact
  */
 
@@ -243,9 +243,10 @@ export class Store {
     else this.need(id, part);
   }
 
-  /** @param {Artifact} artifact @param {{entities: Entity[], lines: Record<string, string[]>}} content */
+  /** @param {Artifact} artifact @param {{entities: Entity[], lines: Record<string, string[]>, stacks?: Record<string, Record<string, string>>}} content */
   takeEntities(artifact, content) {
     artifact.entities = content.entities;
+    for (const { id, attrs } of content.stacks ? content.entities : []) attrs.stacks = content.stacks?.[id];
     artifact.rows = new Map(Object.entries(content.lines).map(([line, ids]) => [Number(line) - 1, ids]));
     artifact.rowsOf = new Map();
     for (const [row, ids] of artifact.rows) {
@@ -327,9 +328,10 @@ function addTo(lists, key, value) {
   else lists.set(key, [value]);
 }
 
-/** @param {Artifact} artifact @param {{text: string, numbers: number[] | null}} content */
+/** @param {Artifact} artifact @param {{text: string, numbers: number[] | null, folds?: [number, number, string][]}} content */
 function takeText(artifact, content) {
   artifact.lines = content.text.split("\n");
   if (artifact.lines.at(-1) === "") artifact.lines.pop();
   artifact.numbers = content.numbers ?? undefined;
+  artifact.folds = content.folds;
 }

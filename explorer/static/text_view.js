@@ -103,8 +103,9 @@ export class TextView {
     const structure = looks.structure ?? structureOf(this.lines, artifact.info.language);
     this.spans = structure.spans;
     this.widest = structure.widest;
-    this.folds = looks.folded ?? structure.folds;
-    this.folded = new Set(looks.folded?.keys() ?? signatures(this.lines, this.folds));
+    const equal = artifact.folds ?? [];
+    this.folds = looks.folded ?? new Map([...structure.folds, ...equal.map(([row, last]) => /** @type {const} */ ([row, last]))]);
+    this.folded = new Set(looks.folded?.keys() ?? [...signatures(this.lines, structure.folds), ...equal.map(([row]) => row)]);
     this.places = looks.folded ? new Set() : placeRows(this.lines, artifact.info.language);
     this.marks = new Uint8Array(this.lines.length);
     this.previewed = new Set();
@@ -247,11 +248,12 @@ export class TextView {
     }
     if (!this.folded.has(row)) return;
     const hidden = (this.folds.get(row) ?? row) - row;
+    const equal = this.artifact.folds?.find(([first]) => first === row)?.[2];
     code.append(
       h(
         "button",
         { class: "tc-folded", type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) },
-        `⋯ ${counted(hidden, "line")}`,
+        `⋯ ${equal ?? counted(hidden, "line")}`,
       ),
     );
   }
