@@ -177,10 +177,11 @@ class Artifact:
 
     def calls_inside(self, entity: Entity) -> tuple[str, ...]:
         """Ids of the calls in the subgraphs that a node of this graph runs, including nested subgraphs."""
+        inside = entity.attrs.get("subgraphs", ())
         return tuple(
             identity
-            for other in self.entities
-            if other.kind == "call" and other.attrs.get("subgraph") in entity.attrs.get("subgraphs", ())
+            for other in (self.entities if inside else ())
+            if other.kind == "call" and other.attrs.get("subgraph") in inside
             for identity in (other.id, *self.calls_inside(other))
         )
 

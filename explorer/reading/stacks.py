@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 
 from compiler.record import Artifact, Entity
@@ -28,7 +28,7 @@ class Stack:
     @property
     def name(self) -> str:
         """The modules' numbers in the graph's order, and their count."""
-        return f"{self.numbers[0]}–{self.numbers[-1]} × {len(self.numbers)}"  # noqa: RUF001 - signs of typography
+        return f"{self.numbers[0]}–{self.numbers[-1]} × {len(self.numbers)}"
 
 
 def stacks_of(artifact: Artifact) -> list[Stack]:
@@ -53,17 +53,17 @@ def _equal_runs(place: _Place, modules: Mapping[int, Sequence[Entity]]) -> Itera
     if len(modules) < FEWEST:
         return
     signs = {number: _sign(nodes, len(place) + 1) for number, nodes in modules.items()}
-    run = 0
-    starts = {}
-    for before, number in pairwise((None, *modules)):
-        is_next = before is not None and abs(number - before) == 1 and signs[number] == signs[before]
-        run += not is_next
-        starts[number] = run
-    for _, numbers in groupby(modules, key=starts.__getitem__):
-        together = tuple(numbers)
-        layers = tuple(tuple(modules[number]) for number in together)
-        if len(together) >= FEWEST and len(layers[0]) > 1:
-            yield Stack(place, together, layers)
+    runs: list[list[int]] = []
+    for number in modules:
+        last = runs[-1][-1] if runs else number
+        if abs(number - last) == 1 and signs[number] == signs[last]:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    for numbers in runs:
+        layers = tuple(tuple(modules[number]) for number in numbers)
+        if len(numbers) >= FEWEST and len(layers[0]) > 1:
+            yield Stack(place, tuple(numbers), layers)
 
 
 def _sign(nodes: Sequence[Entity], depth: int) -> tuple[object, ...]:
