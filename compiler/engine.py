@@ -58,7 +58,6 @@ from compiler.torch_api.supported import warn_of_newer_torch
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
 from compiler.virtual_gpu.gpu import active_driver
-from compiler.xray.changing_values import kind_of
 
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
@@ -392,6 +391,8 @@ class Exploration:
 
     def _has_new_arguments(self, call: Call) -> bool:
         """Whether the arguments differ in sizes or plain values from those of all kept calls."""
+        from compiler.xray.changing_values import kind_of  # only programs with graph breaks need the x-ray
+
         of_call = [kind_of((tuple(each.args), dict(each.kwargs))).aspect("value") for each in (*self._calls, call)]
         return of_call[-1] not in of_call[:-1]
 

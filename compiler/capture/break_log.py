@@ -8,7 +8,6 @@ from types import CodeType
 
 from torch.fx import GraphModule
 
-from compiler.capture.breaks import frames_after, graph_break
 from compiler.capture.sources import SourceBook
 from compiler.record import GraphBreak
 from compiler.record.break_facts import BreakFacts
@@ -41,6 +40,8 @@ class BreakLog:
 
     def add(self, frame: str, facts: BreakFacts) -> None:
         """Add a break. If a frame is traced again, the same break is listed once, with its last outcome."""
+        from compiler.capture.breaks import graph_break  # with all rules for suggestions, which a program may not need
+
         mine = [found for found in self.builder.breaks if found.frame == frame]
         identity = f"break[{frame}].{len(mine)}"
         fullgraph, outermost = self.builder.options.fullgraph, self._is_outermost(frame)
@@ -88,6 +89,10 @@ class BreakLog:
 
         `codes` are the frames' code objects.
         """
+        if not self.builder.breaks:
+            return
+        from compiler.capture.breaks import frames_after
+
         resumed_by = {found.id: self._frames_resumed_by(found.id, codes) for found in self.builder.breaks}
         breaks: dict[str, list[str]] = {}
         for found in self.builder.breaks:

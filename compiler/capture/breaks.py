@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compiler.capture.by_design import WRAPPERS
-from compiler.capture.function_names import function_name
-from compiler.capture.sources import SourceBook, is_installed, is_standard
+from compiler.capture.sources import SourceBook, is_installed, is_standard, span_of
 from compiler.capture.suggestions import Advice, Case, advise, case_of, kind_in_rules, narrow_to_header, quoted_code
 from compiler.record import GraphBreak, Span, Suggestion
 from compiler.record.break_facts import BreakFacts, Place, is_dynamo
@@ -181,25 +180,6 @@ def _outcome(facts: BreakFacts, fullgraph: bool) -> Literal["resumed", "plain", 
     if facts.goes_on:
         return "resumed"
     return "skipped" if facts.reason.startswith("Failed") else "plain"
-
-
-def span_of(place: Place, book: SourceBook) -> Span:
-    """Convert a place to a span in a file of the book, with columns in characters."""
-    book.line(place.file, place.line)
-    names = book.name(place.file), function_name(place.function), is_installed(place.file)
-    last = place.end_line or place.line
-    lines = [linecache.getline(place.file, number) for number in range(place.line, last + 1)]
-    if place.column is None or place.end_column is None or place.end_line is None or not any(lines):
-        last, start, end, code = place.line, 0, 0, lines[0].strip()
-    else:
-        start, end = _characters(lines[0], place.column), _characters(lines[-1], place.end_column)
-        code = "".join([*lines[:-1], lines[-1][:end]])[start:]
-    return Span(names[0], place.line, last, start, end, names[1], code, names[2])
-
-
-def _characters(line: str, column: int) -> int:
-    """Convert a column from UTF-8 bytes, as in `dis`, to characters."""
-    return len(line.encode()[:column].decode(errors="ignore"))
 
 
 def _one_line(text: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Artifact, Entity, Span
+from compiler.record.break_facts import Place
 
 WHOLE_FILE_LINES = 400
 WHOLE_CELL_LINES = 5000
@@ -246,3 +247,22 @@ def importable_path(file: str) -> str:
     path = str(Path(file).resolve()) if not file.startswith("<") else file
     inside = [path[len(root) + 1 :] for root in roots if path.startswith(f"{root}/")]
     return min(inside, key=len) if inside else Path(file).name
+
+
+def span_of(place: Place, book: SourceBook) -> Span:
+    """Convert a place to a span in a file of the book, with columns in characters."""
+    book.line(place.file, place.line)
+    names = book.name(place.file), function_name(place.function), is_installed(place.file)
+    last = place.end_line or place.line
+    lines = [linecache.getline(place.file, number) for number in range(place.line, last + 1)]
+    if place.column is None or place.end_column is None or place.end_line is None or not any(lines):
+        last, start, end, code = place.line, 0, 0, lines[0].strip()
+    else:
+        start, end = _characters(lines[0], place.column), _characters(lines[-1], place.end_column)
+        code = "".join([*lines[:-1], lines[-1][:end]])[start:]
+    return Span(names[0], place.line, last, start, end, names[1], code, names[2])
+
+
+def _characters(line: str, column: int) -> int:
+    """Convert a column from UTF-8 bytes, as in `dis`, to characters."""
+    return len(line.encode()[:column].decode(errors="ignore"))

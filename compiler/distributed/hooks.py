@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.fx import GraphModule
 
-from compiler.capture.breaks import span_of
-from compiler.capture.sources import SourceBook, is_installed
+from compiler.capture.sources import SourceBook, is_installed, span_of
 from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry, arguments_of, first_forward, results_of
 from compiler.record import BucketPlan, Collective, Problem, Span, Unit
 from compiler.record.builder import Builder

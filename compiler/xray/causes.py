@@ -19,10 +19,9 @@ from compiler.calls.call import Call
 from compiler.calls.state import State, roots_of
 from compiler.calls.versions import files_by_name
 from compiler.capture.assignments import Source, Step, covers, place_of, source_of_file
-from compiler.capture.breaks import span_of
 from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import UNNAMED
-from compiler.capture.sources import is_installed
+from compiler.capture.sources import is_installed, span_of
 from compiler.record import Cause, Frame, GuardFailure, Recompile, Record, Span, ValueOrigin
 from compiler.record.options import Options
 from compiler.xray.bench import Bench, repeatable, restore_before

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compiler.capture.assignments import source_of_file
-from compiler.capture.breaks import span_of
+from compiler.capture.sources import span_of
 from compiler.capture.suggestions.case import narrow_to_header
 from compiler.capture.suggestions.values import NAN_CHECK
 from compiler.record import Fix, FixState, ProgramCost, Site, Span, Suggestion, XRay

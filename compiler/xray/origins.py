@@ -19,8 +19,7 @@ from compiler.capture.assignments import (
     sets,
     source_of_file,
 )
-from compiler.capture.breaks import span_of
-from compiler.capture.sources import SourceBook
+from compiler.capture.sources import SourceBook, span_of
 from compiler.capture.suggestions.case import nodes_around
 from compiler.record import ValueOrigin
 from compiler.record.break_facts import Place

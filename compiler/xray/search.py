@@ -19,8 +19,8 @@ import torch
 from compiler.calls.call import Call
 from compiler.calls.state import State, roots_of
 from compiler.calls.versions import files_by_name
-from compiler.capture.breaks import graph_break, rewrites_at, span_of
-from compiler.capture.sources import SourceBook, importable_path, is_cell, is_installed, is_standard
+from compiler.capture.breaks import graph_break, rewrites_at
+from compiler.capture.sources import SourceBook, importable_path, is_cell, is_installed, is_standard, span_of
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
 from compiler.record import GraphBreak, Record, Site, Span, Suggestion, XRay
