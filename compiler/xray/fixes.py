@@ -68,6 +68,17 @@ class Tried:
         return bool(self.left.problems), len(self.left.sites)
 
 
+def _breaks_more(before: ProgramCost | None, after: ProgramCost | None) -> bool:
+    return before is not None and after is not None and after.breaks > before.breaks
+
+
+def _mark_more_breaks(fix: Fix, before: ProgramCost | None) -> Fix:
+    """A fix with words that say so if more lines break with it, and so no longer one that works; any other as it is."""
+    if fix.state not in WORKING or not _breaks_more(before, fix.cost):
+        return fix
+    return replace(fix, state="moves the break", words=f"with it alone, more lines break than before; {fix.words}")
+
+
 def _count(fixes: Sequence[Fix], settings: tuple[str, ...]) -> int:
     return sum(each.settings == settings for fix in fixes for each in fix.suggestions)
 
@@ -95,7 +106,22 @@ class Trials:
             self.search.hear("trying the fixes together")
             tried = self._begin_with_one(fixes, self._combine(fixes))
             tried = replace(tried, fixes=tuple(map(self._mark_untried, tried.fixes)))
-        return self.with_cost(self._with_cost_of_each(tried))
+        return self._without_more_breaks(self.with_cost(self._with_cost_of_each(tried)))
+
+    def _without_more_breaks(self, tried: Tried) -> Tried:
+        """The combination, without fixes after which the graph breaks at more lines than before.
+
+        So it may where a break made torch skip the whole function, which is compiled in parts once the break is gone.
+        """
+        if not _breaks_more(tried.cost, tried.cost_after):
+            return tried
+        chosen = [fix for fix in tried.fixes if fix.together and not _breaks_more(tried.cost, fix.cost)]
+        for fixes in (chosen, []):
+            fewer = self.with_cost(replace(self._combination_of(tried.fixes, fixes), cost=tried.cost))
+            if not _breaks_more(fewer.cost, fewer.cost_after):
+                break
+        marked = (_mark_more_breaks(fix, tried.cost) for fix in fewer.fixes)
+        return replace(fewer, fixes=tuple(marked))
 
     def with_cost(self, tried: Tried, added: Change | None = None) -> Tried:
         """Count what a change costs and which sites it leaves; `added` is a change to add to it."""

@@ -232,16 +232,17 @@ def test_repeated_weight_casts_are_found(backend: str) -> None:
 TABLE = torch.linspace(0, 1, 100, dtype=torch.float64)
 
 
-def widened(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return norms(x), x * TABLE
+def widened(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    distances = (x[:, None] - x).abs()
+    return norms(x), x * TABLE, (distances @ x).sum()
 
 
-def test_tiny_reductions_and_float64_of_a_table_are_found() -> None:
+def test_tiny_reductions_float64_of_a_table_and_a_large_result_are_found() -> None:
     record = recorded(widened, torch.randn(100, 100), target="h100")
     assert found(record)["tiny-reductions"].evidence[0].ids
-    (finding,) = (each for each in diagnose(record).findings if each.rule == "float64")
-    assert finding.span is not None
-    assert "x * TABLE" in finding.span.code
+    lines = {each.rule: each.span.code for each in diagnose(record).findings if each.span is not None}
+    assert "x * TABLE" in lines["float64"]
+    assert "(x[:, None] - x)" in lines["large-intermediate"]
     record = recorded(widened, torch.randn(100, 100, dtype=torch.float64), target="h100")
     assert "float64" not in found(record)
 

@@ -15,6 +15,7 @@ import torch
 
 import tcompile
 from build_tools import write_schemas
+from compiler.numerics.undeclared_writes import undeclared_writes
 from compiler.record import Record, Site, Span, Suggestion, XRay
 from explorer.findings.diagnosis import diagnose
 from explorer.findings.edit_diff import edit_diff
@@ -80,6 +81,31 @@ def test_wrong_number_in_half_precision_gets_a_tried_setting() -> None:
     assert found
     assert {each.state for each in found} == {"verified"}
     assert found[0].snippet == ("torch.compile(…, options={'emulate_precision_casts': True})",)
+
+
+def test_wrong_numbers_name_their_cause() -> None:
+    @torch.library.custom_op("cause::shift", mutates_args=())
+    def shift(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    shift.register_fake(torch.empty_like)
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        y = x.cos()
+        return y + shift(y)
+
+    def asks(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return y * 2 if torch.compiler.is_compiling() else y
+
+    run = tcompile.explore(asks, torch.ones(4), backend="eager", check=True)
+    (finding,) = (each for each in run.diagnose().findings if each.kind == "wrong number")
+    assert finding.span is not None
+    assert "is_compiling()" in finding.span.code
+    captured = tcompile.explore(shifted, torch.ones(4), stages="captured").kept["0/0"].eager
+    assert captured is not None
+    assert [name for _, name in undeclared_writes(captured, (torch.ones(4),))] == ["x"]
 
 
 def test_answers_and_older_records_follow_the_published_schemas() -> None:
