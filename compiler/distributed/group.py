@@ -178,6 +178,11 @@ class SimulatedGroup:
                 "On a rank, a tensor has the size of its shard. Does each size that is split divide by the number of "
                 f"ranks that it is split over? {self.world} are simulated."
             )
+        elif "SymmetricMemory" in words or "symm_mem::" in words:
+            why = (
+                "Symmetric memory is there for GPUs alone. Leave the call out where torch.distributed.get_backend() is "
+                '"fake"; run.overlap.compare("async TP") shows the operators that Inductor would call.'
+            )
         elif "allocate memory" in words and "torch.distributed.pipelining.stage" in sys.modules:
             why = (
                 "A simulated rank gets no messages, and a stage of a pipeline waits for its shapes: give PipelineStage "

@@ -58,9 +58,12 @@ class MemoryCurve:
     def words(self) -> str:
         """The formula and its error, as a sentence."""
         kept, split = (size_text(round(sum(parts))) for parts in zip(*self.formula.values(), strict=True))
+        padded = (
+            " Padded shards are not in the formula: simulate the number of ranks." if abs(self.error) > 0.05 else ""
+        )
         return (
             f"peak of a rank of N = {kept} + {split} / N. At {self.checked:,} ranks, to which it was not fitted, it is "
-            f"{100 * self.error:+.1f} % off."
+            f"{100 * self.error:+.1f} % off.{padded}"
         )
 
     def plot(self) -> Figure:
