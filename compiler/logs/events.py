@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from hashlib import md5
 from mmap import mmap
 from typing import Any
 
@@ -35,6 +36,7 @@ _LONGEST_HEAD = 8 * 2**20
 
 _FRAME = re.compile(rb'"frame_id": ?(\d+), ?"frame_compile_id": ?(\d+)')
 _AUTOGRAD = re.compile(rb'"compiled_autograd_id": ?(\d+)')
+_CHECKSUM = re.compile(rb'"has_payload": ?"([0-9a-f]{32})"')
 _HELPER = re.compile(rb'\] \{"(str|chromium_event|describe_\w+)"')
 
 CACHE_EVENT = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
@@ -201,6 +203,15 @@ class Log:
         index = self._index
         for head, part, start, end in zip(self.heads(), index.parts, index.starts, index.ends, strict=True):
             yield head, self.texts[part][start:end]
+
+    def count_wrong_checksums(self) -> int:
+        """The number of events whose content is not what was written, because the file was cut or edited."""
+        count = 0
+        for head, text in self.texts_of_events():
+            if (checksum := _CHECKSUM.search(head)) is not None:
+                payload = text[len(head) + 1 :].replace(b"\n\t", b"\n").removeprefix(b"\t")
+                count += md5(payload, usedforsecurity=False).hexdigest().encode() != checksum[1]
+        return count
 
     def select(self, compile_id: str, autograd: str = "") -> Log:
         """The events of one of torch's ids, of the compiled-autograd run around it, and of no compilation."""

@@ -25,7 +25,9 @@ from compiler.record.plain_text import pluralize
 MOST_UNPACKED = 2**30
 """Maximum bytes of an archive's members together, unpacked."""
 MOST_PACKED = 200
-"""Maximum size of an unpacked log ÷ that of its archive; logs have 5 to 30."""
+"""Maximum size of an unpacked log ÷ that of its archive, if the log is large; logs have 5 to 30."""
+LARGE = 128 * 2**20
+"""An unpacked log of at most this many bytes is read however well it was packed: a program may repeat itself."""
 _PIECE = 2**18
 MOST_FILES = 10_000
 DEEPEST = 5
@@ -185,8 +187,10 @@ class _Unpacked:
         self._stream.write(part)
         if was_small and size > SMALL_FILE:
             self._check_start()
-        if size > SMALL_FILE and size > MOST_PACKED * self._packed:
-            raise LogError(f"it is packed more than {MOST_PACKED} times, as no log is: it is not read")
+        if size > LARGE and size > MOST_PACKED * self._packed:
+            raise LogError(
+                f"it is packed more than {MOST_PACKED} times, and has over {LARGE / 1e6:,.0f} MB: unpack it first"
+            )
 
     def _check_start(self) -> None:
         with self._stream.getbuffer() as content:

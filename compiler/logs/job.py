@@ -138,7 +138,13 @@ class Job:
             _ = rank.compilations
         counts = Counter(f"{problem.file}: {problem.reason}" for problem in self.problems)
         words = [f"{words} ({count:,} times)" if count > 1 else words for words, count in counts.items()]
-        return (*words, *self._unknown_words())
+        return (*words, *self._checksum_words, *self._unknown_words())
+
+    @cached_property
+    def _checksum_words(self) -> tuple[str, ...]:
+        counts = [(rank.log.names[0], rank.log.count_wrong_checksums()) for rank in self.ranks.values()]
+        reason = "the content of {} is not what was written (checksum): the file was cut or edited"
+        return tuple(f"{name}: {reason.format(pluralize(count, 'event'))}" for name, count in counts if count)
 
     def _unknown_words(self) -> Iterator[str]:
         if self.unknown:
