@@ -59,6 +59,8 @@ PROGRAM_SECONDS = 30.0
 MUTANTS = 3_000
 LOGGED = ("transformer", "images", "pieces")
 """The programs of `log_programs` whose logs are repeated and checked."""
+FUZZED = ("small_transformer", "images", "pieces")
+"""The programs whose logs are mutated: a log of a large one is read in seconds, and holds no other kinds of events."""
 DRAWN = 300
 EVENT = re.compile(rb"^V\d{4} [^\n]*\n(?:\t[^\n]*(?:\n|\Z))*", re.MULTILINE)
 FRAME = re.compile(rb'("frame_id": )(\d+)')
@@ -102,6 +104,7 @@ class Bench:
     tlparse: str
     rounds: int
     folder: Path
+    given: list[Path]
 
     def large_log(self, name: str, size: int, keep: Callable[[bytes], bool] | None = None) -> Path:
         """A log of some `size` bytes that repeats the small ones under new compile ids."""
@@ -344,9 +347,10 @@ def differences(bench: Bench) -> Iterator[Figure]:
 
 
 def fuzz(bench: Bench) -> Iterator[Figure]:
-    """Mutated logs that are neither shown nor refused with one line."""
+    """Mutated small logs that are neither shown nor refused with one line; mutant `n` has the seed `n`, from 0."""
     paths = []
-    for number, text in enumerate(bench.texts):
+    texts = [text for path in bench.given or write_logs_of(FUZZED, bench.folder) for text in texts_at(path)]
+    for number, text in enumerate(texts):
         paths.append(bench.folder / f"dedicated_log_torch_trace_fuzzed_{number}.log")
         paths[-1].write_bytes(text)
     parts = os.cpu_count() or 1
@@ -405,16 +409,22 @@ SECTIONS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
 ON_REQUEST = ("gpu-profile",)
 
 
-def write_own_logs(folder: Path) -> list[Path]:
-    """Logs of the programs of `log_programs`, with provenance; all programs run at once."""
+def texts_at(path: Path) -> Iterator[bytes]:
+    """The texts of the logs at a path."""
+    return (bytes(text) for log in read_logs(path) for text in log.texts)
+
+
+def write_logs_of(names: Sequence[str], folder: Path) -> list[Path]:
+    """Logs of programs of `log_programs`, with provenance; those that the folder lacks are run, all at once."""
     environment = os.environ | {"INDUCTOR_PROVENANCE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     command = [sys.executable, "-m", "benchmarks.log_programs"]
-    paths = [folder / "own" / name for name in LOGGED]
+    paths = [folder / "own" / name for name in names]
     running = [
         subprocess.Popen(
             [*command, path.name], cwd=ROOT, env=environment | {"TORCH_TRACE": str(path)}, stdout=subprocess.DEVNULL
         )
         for path in paths
+        if not path.exists()
     ]
     codes = [process.wait() for process in running]
     if any(codes):
@@ -440,10 +450,10 @@ def main() -> int:
     missed, everything = 0, []
     with tempfile.TemporaryDirectory() as folder:
         small = args.logs or (
-            write_own_logs(Path(folder)) if {*chosen} - {"overhead", "differences", "gpu-profile"} else []
+            write_logs_of(LOGGED, Path(folder)) if {*chosen} & {"sizes", "ranks", "huge", "links"} else []
         )
-        texts = [bytes(text) for path in small for log in read_logs(path) for text in log.texts]
-        bench = Bench(texts, args.tlparse, args.rounds, Path(folder))
+        texts = [text for path in small for text in texts_at(path)]
+        bench = Bench(texts, args.tlparse, args.rounds, Path(folder), args.logs)
         for name in chosen:
             before, figures, started = load(), [], time.perf_counter()
             for figure in SECTIONS[name](bench):

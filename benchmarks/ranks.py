@@ -83,6 +83,8 @@ def _run_rank(case: Any, rank: int, odd: bool, folder: Path, private: Path) -> N
     from benchmarks.rank_programs import StartAgainError
 
     torch.manual_seed(0)
+    # With a cache of its own, each rank would compile the headers for minutes, to use them once.
+    torch._inductor.config.cpp_cache_precompile_headers = case.caches != "own"
     torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = case.caches != "off"
     if case.group == "gloo":
         store: Any = dist.FileStore(  # type: ignore[attr-defined]
