@@ -57,7 +57,6 @@ __all__ = [
     "export",
     "lessons",
     "load",
-    "load_ipython_extension",
     "load_profile",
     "make_repro",
     "observe",
@@ -65,7 +64,6 @@ __all__ = [
     "save_and_load",
     "status",
     "targets",
-    "unload_ipython_extension",
 ]
 
 _HOMES = {

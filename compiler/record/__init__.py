@@ -89,8 +89,7 @@ STAGES: tuple[str, ...] = (
     "kernels",
     *("ttir", "passes", "layouts", "ttgir", "llir"),
     *("ptx", "sass", "amdgcn", "asm"),
-    "timing",
-    "other",
+    *("timing", "other"),
 )
 
 MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
