@@ -13,8 +13,8 @@ import tcompile
 from compiler.backend import tcompile as backend
 
 FUNCTIONS = {
-    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "load_profile", "make_repro",
-    "observe", "open", "save_and_load", "status", "targets",
+    "autograd", "backend", "chain_rule", "check", "decompose", "explore", "export", "load", "load_profile",
+    "make_repro", "observe", "open", "save_and_load", "status", "targets",
 }  # fmt: skip
 CLASSES = {"CheckError", "Job", "Run"}
 OBJECTS = {"lessons"}
