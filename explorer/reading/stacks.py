@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,6 +12,9 @@ from compiler.record import Artifact, Entity
 
 FEWEST = 3
 """Fewer equal modules are shown one by one."""
+
+_LITERAL = re.compile(r"(?<![\w.])-?(?:\d[\w.]*(?:e-\d+)?|inf|True|False|None)\b|'[^']*'")
+"""A constant among a call's arguments, in the text of a graph; no digits of a name."""
 
 Fold = tuple[int, int, str]
 """The row (from 0) that stays in sight, the last row that is hidden below it, and what is hidden, in words."""
@@ -39,7 +43,19 @@ def stacks_of(artifact: Artifact) -> list[Stack]:
         for depth, name in enumerate(path):
             if name.isdecimal():
                 found.setdefault(path[:depth], {}).setdefault(int(name), []).append(entity)
-    return [stack for place, modules in found.items() for stack in _equal_runs(place, modules)]
+    constants = _constants(artifact) if found else {}
+    return [stack for place, modules in found.items() for stack in _equal_runs(place, modules, constants)]
+
+
+def _constants(artifact: Artifact) -> dict[str, tuple[str, ...]]:
+    """The constants among the arguments of each node, as the graph's text has them; of random seeds, not which one."""
+    rows = artifact.text.splitlines()
+    found: dict[str, tuple[str, ...]] = {}
+    for line, ids in artifact.lines.items():
+        arguments = rows[line - 1].partition(" = ")[2].partition(";")[0].partition("  #")[0]
+        literals = () if "lookup_seed" in arguments else tuple(_LITERAL.findall(arguments))
+        found.update((identity, literals) for identity in ids if identity not in found)
+    return found
 
 
 def _modules(entity: Entity) -> _Place:
@@ -48,11 +64,13 @@ def _modules(entity: Entity) -> _Place:
     return tuple(filter(None, str(entity.attrs.get("module") or "").split("."))) if is_call else ()
 
 
-def _equal_runs(place: _Place, modules: Mapping[int, Sequence[Entity]]) -> Iterator[Stack]:
+def _equal_runs(
+    place: _Place, modules: Mapping[int, Sequence[Entity]], constants: Mapping[str, tuple[str, ...]]
+) -> Iterator[Stack]:
     """Runs of modules that are equal and numbered up or down without a gap, in the order of the graph."""
     if len(modules) < FEWEST:
         return
-    signs = {number: _sign(nodes, len(place) + 1) for number, nodes in modules.items()}
+    signs = {number: _sign(nodes, len(place) + 1, constants) for number, nodes in modules.items()}
     runs: list[list[int]] = []
     for number in modules:
         last = runs[-1][-1] if runs else number
@@ -66,12 +84,13 @@ def _equal_runs(place: _Place, modules: Mapping[int, Sequence[Entity]]) -> Itera
             yield Stack(place, tuple(numbers), layers)
 
 
-def _sign(nodes: Sequence[Entity], depth: int) -> tuple[object, ...]:
-    """What a module computes: operators, shapes and dtypes, modules inside, and which nodes use each other."""
+def _sign(nodes: Sequence[Entity], depth: int, constants: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
+    """What a module computes: operators, constants, shapes, dtypes, modules inside, and which nodes use each other."""
     at = {node.id: index for index, node in enumerate(nodes)}
     return tuple(
         (
             node.attrs.get("target"),
+            constants.get(node.id),
             node.attrs.get("dtype"),
             tuple(node.attrs.get("shape") or ()),
             _modules(node)[depth:],

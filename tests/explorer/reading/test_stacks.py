@@ -47,6 +47,18 @@ def test_wiring_inside_a_module_counts() -> None:
     assert stacks_of(graph(*layers)) == []
 
 
+def test_constants_in_the_text_count_but_not_names_and_random_seeds() -> None:
+    artifact = graph(*map(layer, range(4)))
+    calls = ("linear(view_{0}, 0.5, [8, 1])", "relu(a{0}, 2e-05);  a{0} = None")
+    rows = [f'n: "f32[8]" = {call.format(number)}' for number in range(4) for call in calls]
+    assert stacks_of(replace(artifact, text="\n".join(rows)))
+    seeds = [row.replace("relu(", f"lookup_seed({number}, ") for number, row in enumerate(rows)]
+    assert stacks_of(replace(artifact, text="\n".join(seeds)))
+    for old, new in (("0.5", "0.25"), ("[8, 1]", "[4, 2]"), ("2e-05", "2e-06")):
+        changed = [*rows[:4], rows[4].replace(old, new), rows[5].replace(old, new), *rows[6:]]
+        assert stacks_of(replace(artifact, text="\n".join(changed))) == []
+
+
 def test_all_layers_but_the_first_are_folded() -> None:
     artifact = graph(*map(layer, range(5)))
     stacks = stacks_of(artifact)
