@@ -252,7 +252,7 @@ export class TextView {
     code.append(
       h(
         "button",
-        { class: `tc-folded ${equal ? "tc-equal" : ""}`, type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) },
+        { class: `tc-folded ${equal ? "tc-alike" : ""}`, type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) },
         `⋯ ${equal ?? counted(hidden, "line")}`,
       ),
     );
