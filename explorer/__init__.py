@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from explorer.entry.export import export, save_and_load
     from explorer.entry.lessons import lessons
     from explorer.entry.load import load
+    from explorer.entry.make_repro import make_repro
     from explorer.entry.observe import observe
-    from explorer.entry.repro import make_repro
     from explorer.entry.status import status
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import OpLevels, decompose
@@ -87,7 +87,7 @@ _HOMES = {
     "lessons": "explorer.entry.lessons",
     "load": "explorer.entry.load",
     "load_profile": "explorer.run.profile",
-    "make_repro": "explorer.entry.repro",
+    "make_repro": "explorer.entry.make_repro",
     "observe": "explorer.entry.observe",
     "save_and_load": "explorer.entry.export",
     "status": "explorer.entry.status",

@@ -63,13 +63,15 @@ def _take_fault(args: argparse.Namespace, rest: list[str]) -> bool:
 
 
 def _repro(args: argparse.Namespace) -> None:
-    from explorer.entry.repro import UserProgram, make_call_text, make_repro
+    from explorer.entry.repro import UserProgram, make_call_text, write_repro
 
     if args.seconds <= 0:
         raise UsageError("--seconds is a positive number")
     tell = (lambda words: print(f"tcompile: {words}", file=sys.stderr)) if sys.stderr.isatty() else None
     if files.is_record(args.code):
-        made = make_repro(_saved_run(args), args.output, args.fault, seconds=args.seconds, listener=tell)
+        made = write_repro(
+            _saved_run(args), args.output, args.fault, real_inputs=False, seconds=args.seconds, listener=tell
+        )
         _print_repro(made, args)
         return
     options = parse_asked(args)
@@ -78,7 +80,7 @@ def _repro(args: argparse.Namespace) -> None:
         return
     path, _, name = args.code.rpartition(":")
     program = UserProgram(Path(path), make_call_text(name, args.inputs, args.calls))
-    made = make_repro(
+    made = write_repro(
         run, args.output, args.fault, program, real_inputs=args.real_inputs, seconds=args.seconds, listener=tell
     )
     _print_repro(made, args)

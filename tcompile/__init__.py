@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from explorer.entry.export import export, save_and_load
     from explorer.entry.lessons import lessons
     from explorer.entry.load import load
+    from explorer.entry.make_repro import make_repro
     from explorer.entry.observe import observe
-    from explorer.entry.repro import make_repro
     from explorer.entry.status import status
     from explorer.entry.targets import targets
     from explorer.findings.decompose.op_levels import decompose

@@ -13,7 +13,6 @@ import torch
 from torch._inductor.scheduler import BaseSchedulerNode, ExternKernelSchedulerNode, NopKernelSchedulerNode
 from torch.fx import Graph, GraphModule, Node
 
-from compiler.torch_api.fx import made_lazily
 from compiler.torch_api.moving import CPU, device_swap, swap_devices
 
 Kind = Literal["forward", "backward", "inference"]
@@ -157,7 +156,7 @@ def bare(module: GraphModule) -> GraphModule:
         value = node.meta.get("val")
         node.meta = {"dtype": value.dtype} if isinstance(value, torch.Tensor) else {}
         swap_devices(node, to_cpu)
-    copied = made_lazily(module, graph)
+    copied = GraphModule(module, graph)
     for name, child in children.items():
         setattr(copied, name, child)
     return copied

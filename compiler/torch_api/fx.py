@@ -14,7 +14,6 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.nn import functional
 
 from compiler.record.break_facts import is_dynamo
@@ -437,10 +436,4 @@ def detached_copy(module: GraphModule) -> GraphModule:
     if output is not None:
         value, original = output if isinstance(output, tuple) else (output, None)
         graph.output(value).meta = dict(original.meta) if isinstance(original, Node) else {}
-    return made_lazily(module, graph)
-
-
-def made_lazily(module: GraphModule, graph: Graph) -> GraphModule:
-    """A graph module of this graph and the module's attributes; its Python code is generated when it is first used."""
-    with _use_lazy_graph_module(True):
-        return _make_graph_module(module, graph)
+    return GraphModule(module, graph)

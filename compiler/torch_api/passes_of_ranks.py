@@ -26,12 +26,11 @@ def allow_passes_of_ranks(options: Mapping[str, object]) -> Iterator[None]:
         if options.get(_SCHEDULING) and is_simulated():
             from torch._inductor.fx_passes import overlap_scheduling
 
-            scheduler, aligns = overlap_scheduling.OverlapScheduler, "_align_compute_nodes_runtime_estimations_across"
+            scheduler = overlap_scheduling.OverlapScheduler
+            aligns = "_align_compute_nodes_runtime_estimations_across_all_distributed_ranks"
             measure = "benchmark_node_with_cache_key"
             stack.enter_context(replace_attribute(overlap_scheduling, measure, lambda _: _estimate_matmul))
-            stack.enter_context(
-                replace_attribute(scheduler, f"{aligns}_all_distributed_ranks", lambda _: _align_nothing)
-            )
+            stack.enter_context(replace_attribute(scheduler, aligns, lambda _: _align_nothing))
         if options.get("_micro_pipeline_tp") and is_simulated():
             from torch.distributed import _symmetric_memory
 

@@ -25,7 +25,6 @@ from explorer.run import files
 if TYPE_CHECKING:
     from explorer.run.run import Run
 
-SECONDS = 180.0
 _KINDS = {"wrong number": WRONG, "failure": CRASH, "graph break": BREAK, "slow": SLOW}
 
 
@@ -158,24 +157,17 @@ def find_fault(run: Run, asked: str) -> Fault:
     raise ReproError(f"no fault {asked!r}{did_you_mean(asked, [each.id for each in known])}")
 
 
-def make_repro(
+def write_repro(
     run: Run,
-    output: Path | str = "repro.py",
-    asked: str = "",
+    output: Path | str,
+    asked: str,
     program: UserProgram | None = None,
     *,
-    real_inputs: bool = False,
-    seconds: float = SECONDS,
+    real_inputs: bool,
+    seconds: float,
     listener: Callable[[str], None] | None = None,
 ) -> ReproFile:
-    """Write the smallest file that shows a fault of a run again.
-
-    >>> made = tcompile.make_repro(run, "repro.py", "break[0/0].0")
-
-    `asked` is the id of a break, a finding of `diagnose`, a kernel or a graph; "" for the worst fault. Wrong numbers
-    are found in a run with `check=True`. Of a saved record that is trusted, the text of its graphs is executed.
-    Raises ReproError if the fault can't be shown again; then nothing is written.
-    """
+    """Write a repro, as `make_repro` does. `program` is the user's file; else it is that of the run's call."""
     tell = listener or (lambda _words: None)
     output = Path(output)
     fault = find_fault(run, asked)

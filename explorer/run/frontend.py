@@ -142,11 +142,19 @@ OWN_STYLES = ("job.css", "morph.css", "predict.css")
 LAST_STYLE = "media.css"
 
 
+#: The style sheets of `ADDED`'s modules.
+ADDED_STYLES = {"living_view.js": "chain.css", "passes_view.js": "passes.css"}
+
+
 @cache
-def css() -> str:
-    """The explorer's style sheets without comments and white space: the base ones first, the one for print last."""
+def css(added: tuple[str, ...] = tuple(ADDED_STYLES)) -> str:
+    """The explorer's style sheets without comments and white space: the base ones first, the one for print last.
+
+    Of the modules of `ADDED`, those of the `added` ones.
+    """
     names = {path.name for path in STATIC.iterdir() if path.name.endswith(".css")}
-    views = sorted(names.difference(BASE_STYLES, OWN_STYLES, [LAST_STYLE]))
+    absent = [sheet for module, sheet in ADDED_STYLES.items() if module not in added]
+    views = sorted(names.difference(BASE_STYLES, OWN_STYLES, absent, [LAST_STYLE]))
     joined = "\n".join(map(static_text, [*BASE_STYLES, *views, LAST_STYLE]))
     return _AFTER_MARK.sub(r"\1", _INDENT_OR_BLANK.sub("", _STYLE_COMMENT.sub("", joined)))
 

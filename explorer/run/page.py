@@ -91,8 +91,8 @@ def _nearest(origins: Sequence[str], ends: Collection[str], entities: Mapping[st
 
 
 def _page_of(manifest: dict[str, Any], payload: Payload, title: str) -> str:
-    style = frontend.css()
     added = frontend.added_modules(payload.record)
+    style = frontend.css(added)
     script = frontend.page_loader(added)
     first = Part.pack("", "manifest", manifest)
     data = "\n".join(block(part) for part in [first, *payload.parts(), *words_of_languages(payload.record)])
