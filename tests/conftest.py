@@ -33,6 +33,7 @@ SLOW = (
     "tests/browser/test_accessibility.py",
     "tests/browser/test_live_widget.py",
     "tests/compiler/backend/test_random_programs.py",
+    "tests/compiler/triton_interpreter/test_interpret.py",
     "tests/explorer/kernel_lab/test_kernel_lab.py",
     "tests/compiler/capture/test_breaks.py",
     "tests/compiler/test_engine.py",
@@ -68,7 +69,6 @@ SLOW = (
     "tests/browser/test_find_and_share.py",
     "tests/compiler/backend/test_scatter.py",
     "tests/compiler/autograd/test_partition.py",
-    "tests/compiler/triton_interpreter/test_interpret.py",
 )
 
 

@@ -42,7 +42,7 @@ def held_against_eager(steps: list[Step], kind: dict[str, bool], options: dict[s
     check(case)
 
 
-@settings(max_examples=20, **fixed)
+@settings(max_examples=10, **fixed)
 @given(steps=wide, kind=kinds)
 def test_machine_code_matches_eager(steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {})
