@@ -142,12 +142,13 @@ class Payload:
         sides = Counter[str]()
         for artifact in artifacts:
             sides[artifact.attrs.get(SIDE, "")] += count_shown(artifact, words.kinds)
-        count, both = sides.total(), len(sides) > 1 and "" not in sides
+        count: float = sides.total()
+        both = len(sides) > 1 and "" not in sides
         unit = singular(words.unit) if count == 1 else words.unit
         told = next((str(artifact.attrs[COUNT]) for artifact in artifacts if COUNT in artifact.attrs), "")
         if told and not both:
             number, _, unit = told.partition(" ")
-            count = int(number.replace(",", ""))
+            count = (float if "." in number else int)(number.replace(",", ""))
         return {
             "name": name,
             "title": words.title,

@@ -20,6 +20,16 @@ def empty(*stages: str, problems: tuple[Problem, ...] = ()) -> Record:
     return Record("", Options(), artifacts=artifacts, problems=problems)
 
 
+@pytest.mark.parametrize(
+    ("told", "count", "unit"), [("1,234 rows", 1234, "rows"), ("4.43 ms of kernels", 4.43, "ms of kernels")]
+)
+def test_a_finding_tells_its_own_count(told: str, count: float, unit: str) -> None:
+    record = empty("memory")
+    record = replace(record, artifacts=(replace(record.artifacts[0], attrs={"counted": told}),))
+    (stage,) = [each for each in manifest(record)["stages"] if each["name"] == "memory"]
+    assert (stage["count"], stage["unit"]) == (count, unit)
+
+
 def test_parts_contain_every_entity_line_and_text() -> None:
     record = mlp_record()
     payload = Payload(record)
