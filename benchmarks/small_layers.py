@@ -1,4 +1,4 @@
-"""Activations, norms, convolutions, attention and recurrent cells, each with what it is called with."""
+"""Activations, norms, convolutions, attention and recurrent cells, each with the shapes of its arguments."""
 
 from __future__ import annotations
 

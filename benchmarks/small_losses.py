@@ -1,4 +1,4 @@
-"""Losses, routing, graphs, sampling and updates, each with what it is called with."""
+"""Losses, routing, graphs, sampling and updates, each with the shapes of its arguments."""
 
 from __future__ import annotations
 

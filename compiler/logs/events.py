@@ -205,7 +205,7 @@ class Log:
             yield head, self.texts[part][start:end]
 
     def count_wrong_checksums(self) -> int:
-        """The number of events whose content is not what was written, because the file was cut or edited."""
+        """The number of events whose content has another checksum than was written: the file was cut or edited."""
         count = 0
         for head, text in self.texts_of_events():
             if (checksum := _CHECKSUM.search(head)) is not None:

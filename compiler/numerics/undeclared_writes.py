@@ -25,7 +25,7 @@ def undeclared_writes(module: GraphModule, args: tuple[Any, ...]) -> list[tuple[
     found: list[tuple[Node, str]] = []
 
     def note(node: Node, run: Callable[[], Any]) -> Any:
-        reads = dict(_undeclared(node)) if fx.is_own_operator(node) else {}
+        reads = dict(_arguments_declared_as_read(node)) if fx.is_own_operator(node) else {}
         before = {each: copy_tensor(values[each]) for each in reads.values() if isinstance(values.get(each), Tensor)}
         values[node] = run()
         found.extend(
@@ -42,7 +42,7 @@ def undeclared_writes(module: GraphModule, args: tuple[Any, ...]) -> list[tuple[
     return found
 
 
-def _undeclared(node: Node) -> Iterator[tuple[str, Node]]:
+def _arguments_declared_as_read(node: Node) -> Iterator[tuple[str, Node]]:
     """Names of the arguments that the operator does not declare to write, and their nodes."""
     schema = getattr(node.target, "_schema", None)
     for place, argument in enumerate(schema.arguments if schema is not None else ()):

@@ -183,7 +183,7 @@ def _inline(number: int, tree: ast.Module) -> ast.Module:
     assert isinstance(chosen.targets[0], ast.Name)
     name = chosen.targets[0].id
     use = next(node for node in ast.walk(tree) if _is_name(node, name) and isinstance(node.ctx, ast.Load))  # type: ignore[attr-defined]
-    _put(tree, use, chosen.value)
+    _replace_node(tree, use, chosen.value)
     for owner, field in _blocks(tree):
         kept = [each for each in getattr(owner, field) if each is not chosen]
         setattr(owner, field, _body(owner, field, kept))
@@ -192,11 +192,11 @@ def _inline(number: int, tree: ast.Module) -> ast.Module:
 
 def _replace_at(number: int, form: str, tree: ast.Module) -> ast.Module:
     node = list(ast.walk(tree))[number]
-    _put(tree, node, _form_of(node, form))
+    _replace_node(tree, node, _form_of(node, form))
     return tree
 
 
-def _put(tree: ast.AST, node: ast.AST, found: ast.AST | list[ast.stmt]) -> None:
+def _replace_node(tree: ast.AST, node: ast.AST, found: ast.AST | list[ast.stmt]) -> None:
     """Put another node, or statements, in the place of a node."""
     for owner in ast.walk(tree):
         for name, value in ast.iter_fields(owner):

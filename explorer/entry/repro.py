@@ -167,7 +167,7 @@ def write_repro(
     seconds: float,
     listener: Callable[[str], None] | None = None,
 ) -> ReproFile:
-    """Write a repro, as `make_repro` does. `program` is the user's file; else it is that of the run's call."""
+    """Write a repro, as `make_repro` does. `program` is the user's file; without it, the program is the run's call."""
     tell = listener or (lambda _words: None)
     output = Path(output)
     fault = find_fault(run, asked)

@@ -41,7 +41,7 @@ def locate_wrong_numbers(run: Run, found: Diagnosis, paths: Mapping[str, str]) -
         return found
     if written is not None:  # it explains all of them
         found = _with_first_wrong_number(found)
-    cause = written or (_captured(run.record) if _differs_when_captured(run.record) else _operation(run))
+    cause = written or (_cause_in_captured_graph(run.record) if _differs_when_captured(run.record) else _operation(run))
     file = paths.get(cause.file, cause.file)
     span = Span(file, cause.line, cause.line, code=cause.code) if cause.line else None
 
@@ -83,7 +83,7 @@ def _differs_when_captured(record: Record) -> bool:
     return any(check.verdict == "differs" and check.stage == "captured" for check in record.checks)
 
 
-def _captured(record: Record) -> _Cause:
+def _cause_in_captured_graph(record: Record) -> _Cause:
     """The line that asks whether it is compiled; without one, that capture is the cause."""
     for artifact in record.of_stage("source"):
         for entity in artifact.entities:

@@ -232,18 +232,18 @@ def test_repeated_weight_casts_are_found(backend: str) -> None:
 TABLE = torch.linspace(0, 1, 100, dtype=torch.float64)
 
 
-def widened(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def widen(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     distances = (x[:, None] - x).abs()
     return norms(x), x * TABLE, (distances @ x).sum()
 
 
 def test_tiny_reductions_float64_of_a_table_and_a_large_result_are_found() -> None:
-    record = recorded(widened, torch.randn(100, 100), target="h100")
+    record = recorded(widen, torch.randn(100, 100), target="h100")
     assert found(record)["tiny-reductions"].evidence[0].ids
     lines = {each.rule: each.span.code for each in diagnose(record).findings if each.span is not None}
     assert "x * TABLE" in lines["float64"]
     assert "(x[:, None] - x)" in lines["large-intermediate"]
-    record = recorded(widened, torch.randn(100, 100, dtype=torch.float64), target="h100")
+    record = recorded(widen, torch.randn(100, 100, dtype=torch.float64), target="h100")
     assert "float64" not in found(record)
 
 

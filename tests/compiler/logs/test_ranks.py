@@ -185,7 +185,7 @@ def test_difference_has_its_kind_and_line(odd: Callable[[Events], Events], kind:
 
 
 def test_other_configuration_and_cache_outcome_are_found() -> None:
-    def tuned(warps: int, outcome: str) -> Callable[[Events], Events]:
+    def log_with_warps(warps: int, outcome: str) -> Callable[[Events], Events]:
         info = {"triton_poi_fused_mul_0": {"best_config": {"num_warps": warps}, "compile_time_us": 70 * warps}}
         untuned = {"triton_red_fused_sum_1": {"autotune_cache_state": "miss" if warps == 8 else "hit"}}
         return lambda events: (
@@ -195,8 +195,8 @@ def test_other_configuration_and_cache_outcome_are_found() -> None:
             .end()
         )
 
-    assert not differences(tuned(4, "hit"), tuned(4, "hit"))
-    found = differences(tuned(4, "hit"), tuned(8, "miss"))
+    assert not differences(log_with_warps(4, "hit"), log_with_warps(4, "hit"))
+    found = differences(log_with_warps(4, "hit"), log_with_warps(8, "miss"))
     assert [each.kind for each in found] == ["kernels", "cache"]
     assert "runs with num_warps=4 on rank 0, with num_warps=8 on rank 1" in found[0].words
 

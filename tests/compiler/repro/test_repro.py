@@ -89,10 +89,10 @@ def test_random_values_have_recorded_layout_and_range(dtype: torch.dtype) -> Non
 
 
 def test_graphs_of_a_record_are_traced_from_their_text() -> None:
-    def scaled(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    def scale_rows(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         return torch.relu(x.mT)[n] * 2
 
-    run = tcompile.explore(scaled, torch.rand(4, 6), torch.tensor([1, 0]), stages="captured")
+    run = tcompile.explore(scale_rows, torch.rand(4, 6), torch.tensor([1, 0]), stages="captured")
     (frame,) = graphs_of_record(Record.from_json(run.record.to_json())).values()
     assert frame.captured is not None
     assert frame.arguments is not None

@@ -91,7 +91,7 @@ def test_wrong_numbers_name_their_cause() -> None:
 
     shift.register_fake(torch.empty_like)
 
-    def shifted(x: torch.Tensor) -> torch.Tensor:
+    def add_shift(x: torch.Tensor) -> torch.Tensor:
         y = x.cos()
         return y + shift(y)
 
@@ -103,7 +103,7 @@ def test_wrong_numbers_name_their_cause() -> None:
     (finding,) = (each for each in run.diagnose().findings if each.kind == "wrong number")
     assert finding.span is not None
     assert "is_compiling()" in finding.span.code
-    captured = tcompile.explore(shifted, torch.ones(4), stages="captured").kept["0/0"].eager
+    captured = tcompile.explore(add_shift, torch.ones(4), stages="captured").kept["0/0"].eager
     assert captured is not None
     assert [name for _, name in undeclared_writes(captured, (torch.ones(4),))] == ["x"]
 
