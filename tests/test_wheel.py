@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from build_tools.wheel import RewriteError, rewrite
-from explorer.run.frontend import OWN_STYLES
+from explorer.run.frontend import ADDED_STYLES, OWN_STYLES
 
 ROOT = Path(__file__).parents[1]
 MODULES = frozenset({"compiler", "compiler.engine", "explorer", "explorer.cli"})
@@ -257,6 +257,6 @@ def assert_is_a_page(path: Path) -> None:
     """Check that the front end is in the page; tests/browser checks that it works."""
     page = path.read_text()
     assert "Content-Security-Policy" in page
-    own = {ROOT / "explorer/static" / name for name in OWN_STYLES}
-    for style in {*(ROOT / "explorer/static").glob("*.css")} - own:
+    others = {ROOT / "explorer/static" / name for name in (*OWN_STYLES, *ADDED_STYLES.values())}
+    for style in {*(ROOT / "explorer/static").glob("*.css")} - others:
         assert style.read_text().split("{")[0].split("*/")[-1].strip() in page
