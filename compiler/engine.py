@@ -25,6 +25,7 @@ from compiler.calls.call import Call, Surroundings, call_again
 from compiler.calls.copies import GIVE_VALUES, NO_VALUES
 from compiler.calls.explored import Explored, cannot_repeat
 from compiler.calls.kept_graphs import KeptFrame
+from compiler.calls.regions import add_regions
 from compiler.calls.state import StateBefore, state_before
 from compiler.capture.by_design import is_by_design
 from compiler.capture.sources import is_installed
@@ -210,6 +211,7 @@ class Exploration:
         builder, asked, first = self._builder, self.options, self._calls[0] if self._calls else None
         stages = set(asked.stages)
         add_block_masks(builder, self._recorder.kept)
+        add_regions(builder, self._recorder.kept, first)
         if asked.vs:
             builder.versus = _explore_with_backend(builder, first)
         if "exported" in stages and first is not None:

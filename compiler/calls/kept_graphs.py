@@ -5,6 +5,8 @@ Tensors are copied only if `copies` is set; otherwise later in-place changes by 
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from compiler.torch_api import compiled_autograd, fx
 from compiler.torch_api.aot import AotFacts, Replaceable
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
 from compiler.torch_api.flex_attention import MaskTensors, watch_block_masks
+from compiler.torch_api.module_calls import outermost_module
 from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -45,7 +48,8 @@ class KeptFrame:
     With `keeps_stages`, `stages` are AOTAutograd's graphs: "joint", "joint passes" (after Inductor's), "forward",
     "backward", "inference"; `aot` are its facts about inputs and outputs; `halves` is the built code.
     `around`, if set, wraps every call after the first. `block_masks` are those of FlexAttention in the first call, in
-    order, if it ran uncompiled.
+    order, if it ran uncompiled. `calls` counts the calls until `stop_hearing`, by the index and the `id` of the first
+    argument that is a parameter, or by None. `root` is the outermost module whose forward ran the first of them.
     """
 
     copies: bool = False
@@ -65,7 +69,10 @@ class KeptFrame:
     halves: dict[Kind, Replaceable] = field(default_factory=dict)
     around: Callable[..., Any] | None = None
     block_masks: list[MaskTensors | None] = field(default_factory=list)
+    calls: Counter[tuple[int, int] | None] = field(default_factory=Counter)
+    root: torch.nn.Module | None = None
     _hooks: list[RemovableHandle] = field(default_factory=list)
+    _listens: bool = True
 
     @property
     def attends(self) -> bool:
@@ -87,11 +94,14 @@ class KeptFrame:
         self.graphs[kind].nodes.setdefault(kernel, set()).update(nodes)
 
     def keep_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `call` to keep the arguments of its first call and the gradients of that call's outputs."""
+        """Wrap `call` to count its calls, and to keep the first one's arguments and the gradients of its outputs."""
 
         def call_and_keep(*args: Any, **kwargs: Any) -> Any:
+            if self._listens:
+                self.calls[_first_parameter(args)] += 1
             if self.arguments is not None or kwargs:
                 return self.around(call, *args, **kwargs) if self.around is not None else call(*args, **kwargs)
+            self.root = outermost_module(sys._getframe(1))
             self.arguments = tuple(self._keep_value(argument) for argument in args)
             self.autocast = Surroundings.current().autocast
             with watch_block_masks(self.block_masks) if self.attends else nullcontext():
@@ -117,7 +127,8 @@ class KeptFrame:
                 self._hooks.append(output.grad_fn.register_prehook(self._hears(index, output.output_nr)))
 
     def stop_hearing(self) -> None:
-        """Remove the gradient hooks from the user's autograd graph."""
+        """Count no more calls, and remove the gradient hooks from the user's autograd graph."""
+        self._listens = False
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -129,3 +140,7 @@ class KeptFrame:
 
         # The backward may run inside the compiled function: the hook must not be traced as part of it.
         return torch.compiler.disable(hear)
+
+
+def _first_parameter(args: Sequence[Any]) -> tuple[int, int] | None:
+    return next(((at, id(value)) for at, value in enumerate(args) if isinstance(value, torch.nn.Parameter)), None)

@@ -19,7 +19,8 @@ class Frame:
     `restarts` are torch's reasons to restart the analysis in this compilation. `resumes` is the id of a break, if the
     code is a resume function for it. `call_number` is the number of the explored function's call that compiled the
     frame, from 1. `guard_seconds` is the time of one check of all guards with cold CPU caches, as torch measures it
-    when it creates the guards.
+    when it creates the guards. `calls` is how often its first graph ran in the explored calls; `modules` are the paths
+    of the modules that ran it, if they are compiled on their own ("regional compilation").
     """
 
     id: str
@@ -38,6 +39,8 @@ class Frame:
     guard_seconds: float | None = None
     code: int = -1
     compilation: int = 0
+    calls: int = 0
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

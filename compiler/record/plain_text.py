@@ -21,6 +21,11 @@ def rank_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
 
 
+def first_and_last(names: Sequence[str]) -> str:
+    """Names in one line: `a, b, c`; of more than three the first and the last, `layers.1 … layers.31`."""
+    return f"{names[0]} … {names[-1]}" if len(names) > 3 else ", ".join(names)
+
+
 def one_line(text: str) -> str:
     """The text with each run of whitespace replaced by one space."""
     return " ".join(text.split())

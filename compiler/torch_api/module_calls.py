@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -50,6 +51,16 @@ def watch_calls(on_call: Callable[[Module, tuple[Any, ...], dict[str, Any]], Non
     finally:
         _active.pop()
         _set(original)
+
+
+def outermost_module(stack: FrameType | None) -> Module | None:
+    """The module of the outermost `Module.__call__` on a Python stack, from the given frame outwards."""
+    found = None
+    while stack is not None:
+        if stack.f_code is Module._call_impl.__code__:
+            found = stack.f_locals["self"]
+        stack = stack.f_back
+    return found
 
 
 def is_traced() -> bool:

@@ -15,7 +15,7 @@ from pygments.util import ClassNotFound
 from compiler.capture.function_names import function_name
 from compiler.record import Artifact, Environment, GraphBreak, Recompile, Record
 from compiler.record.options import Options
-from compiler.record.plain_text import one_line, pluralize, size_text
+from compiler.record.plain_text import first_and_last, one_line, pluralize, size_text
 from explorer.findings.check_text import summary_lines as check_lines
 from explorer.findings.collectives import kinds_table
 from explorer.findings.timing.heat_text import heat_text
@@ -42,7 +42,7 @@ def summary(record: Record, width: int = WIDTH) -> str:
     parts = [heading(record), _stages(record)]
     parts += [_kernels(record), _collectives(record), document_text(versus_document(record))]
     parts.append("\n".join(timing_lines(record, width)))
-    parts += [heat_text(record), "\n".join(check_lines(record, width))]
+    parts += [heat_text(record), "\n".join(check_lines(record, width)), _regions(record)]
     parts += [_breaks(record), _xray(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
@@ -203,6 +203,18 @@ def _advice(found: Recompile) -> str:
 
 def _times(count: int) -> str:
     return f"  ({count} times)" if count > 1 else ""
+
+
+def _regions(record: Record) -> str:
+    """Functions that several modules run, compiled on their own: each compilation, and the modules that ran it."""
+    shared = {frame.code for frame in record.frames if len(frame.modules) > 1}
+    found = [frame for frame in record.frames if frame.code in shared]
+    lines = [
+        f"  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): graph {frame.id}, "
+        f"{pluralize(frame.calls, 'call')}: {first_and_last(frame.modules)}"
+        for frame in found
+    ]
+    return _section("compilation", found, lines, "run.tables.frames", " of modules compiled on their own")
 
 
 def _plain_python(record: Record) -> str:

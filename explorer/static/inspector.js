@@ -416,6 +416,7 @@ export class Inspector {
         ` ${frame.outcome}`,
         h("span", { class: "tc-place" }, ` ${frame.id}`),
         frame.reason && !broken.has(frame.id) ? h("div", { class: "tc-why" }, frame.reason) : null,
+        frame.modules.length ? h("div", { class: "tc-why" }, `ran ${frame.calls} ×: ${frame.modules.join(", ")}`) : null,
       ),
     );
     return section("Frames", h("ul", {}, ...items));

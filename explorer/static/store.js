@@ -20,7 +20,7 @@ import { Rainbow } from "./rainbow.js";
  * @typedef {{id: string, frame: string, kind: string, reason: string, file: string, line: number, function: string,
  *   code: string, what: string, explanation: string, hints: string[], gb_id: string, stack: string[]}} BreakInfo
  * @typedef {{id: string, function: string, file: string, line: number, outcome: string, reason: string,
- *   graphs: string[]}} FrameInfo
+ *   graphs: string[], calls: number, modules: string[]}} FrameInfo
  * @typedef {{callee: string, line: number, inside: string, others: string[], scripts: string[]}} ExploredCall
  * @typedef {{title: string, explored?: ExploredCall | null, options: Record<string, any>, environment: Record<string, any>, home: string[],
  *   stages: StageInfo[], absent?: string, breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number, counts: {breaks: string, recompiles: string},

@@ -115,7 +115,7 @@ def own_errors(errors: list[str], start: int = 0) -> list[str]:
 
 
 def selection(notebook: NotebookPage) -> list[str]:
-    """What Python has as the selection, which may follow a cell's run: widgets hold a change until the last is taken."""
+    """What Python has as the selection, which may come late: a widget sends one change at a time."""
     for _ in range(10):
         if chosen := ast.literal_eval(notebook.run_cell(2)):
             return chosen
