@@ -38,7 +38,7 @@ from explorer.findings import capture_text
 from explorer.reading.stages import STAGE_WORDS, stage_key
 from explorer.run import files, text
 from explorer.run.answers import Answer
-from explorer.run.compiling import KernelCompiler
+from explorer.run.compiling import KernelCompiler, machine_stages
 from explorer.run.patch import Patch
 from explorer.run.record_answers import (
     FACTS,
@@ -435,7 +435,9 @@ def _find_artifacts(record: Record, name: str) -> Sequence[Artifact]:
     try:
         first = record[name]
     except KeyError as error:
-        raise UsageError(error.args[0]) from None
+        lazily = ", ".join(machine_stages(record))
+        words = f"; its kernels compile, when one is asked for, to: {lazily}" if lazily else ""
+        raise UsageError(f"{error.args[0]}{words}") from None
     return [first] if name == first.id else record.of_stage(name)
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from compiler.logs.events import Event, read_object
 from compiler.logs.graph_text import PrintedGraph, parse_graph
+from compiler.record import Decision, Span
 
 DDP_PART = "optimize_ddp_split_child"
 PIECE_START = "vllm_piecewise_compile_start"
 """The artifact that vLLM logs before it compiles a piece of a graph for one range of sizes."""
 PIECE_GRAPH = re.compile(r"vllm_((?:submod|subgraph)_\d+)")
 PIECE_TITLE = "captured by TorchDynamo, a piece of vLLM's"
+DDP_FILE = re.compile(r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py")
 WHY_DDP = "a bucket of parameters, whose gradients are all-reduced while the backward of the bucket before it runs"
 WHY_VLLM = "vLLM compiles the pieces between the operators at which it splits, such as attention"
 
@@ -104,6 +107,28 @@ class GraphParts:
 
     def _of(self, kind: str) -> Iterator[Event]:
         return (event for event in self.events if kind in (event.kind, event.name))
+
+
+def split_decision(graph: str, subjects: tuple[str, ...], *, is_bucket: bool) -> Decision:
+    """The decision of DDPOptimizer or vLLM to make this graph a part of a larger one."""
+    who, why = ("DDPOptimizer", WHY_DDP) if is_bucket else ("vLLM", WHY_VLLM)
+    return Decision(who, graph, subjects, "split", why)
+
+
+def why_unsplit(stack: Sequence[Span], dynamo_config: Mapping[str, Any]) -> str:
+    """Why DDPOptimizer logged no split of a graph that DistributedDataParallel runs; "" for other graphs.
+
+    `stack` is the call stack of the compilation. Torch splits a graph, and logs it, only if it makes two buckets.
+    """
+    if not any(DDP_FILE.search(span.file) for span in stack):
+        return ""
+    mode = dynamo_config.get("optimize_ddp", True)
+    if mode not in (True, "ddp_optimizer"):
+        return f"torch._dynamo.config.optimize_ddp is {mode!r}, so that DDPOptimizer does not run"
+    return (
+        "the graph is one bucket: DDPOptimizer begins a second one after 1 MiB of the graph's parameters, counted from "
+        "its end, and others after bucket_cap_mb"
+    )
 
 
 def _piece_and_size(event: Event) -> tuple[str, str]:

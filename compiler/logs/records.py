@@ -27,7 +27,15 @@ from compiler.logs.guard_text import telling_reason
 from compiler.logs.links import MAPPINGS, Origins, logged_kernels, logged_pre_grad, origins_by_name, origins_by_trace
 from compiler.logs.other_texts import is_other_text, other_text
 from compiler.logs.output_code import half_of, kernels_of_code
-from compiler.logs.parts import DDP_PART, PIECE_START, PIECE_TITLE, WHY_DDP, WHY_VLLM, GraphParts, piece_of_dump
+from compiler.logs.parts import (
+    DDP_PART,
+    PIECE_START,
+    PIECE_TITLE,
+    GraphParts,
+    piece_of_dump,
+    split_decision,
+    why_unsplit,
+)
 from compiler.logs.phases import phase_times
 from compiler.logs.sources import LoggedSources
 from compiler.record import (
@@ -176,14 +184,19 @@ def _environment(log: Log) -> Environment:
 
 def _function(log: Log, each: _Compiled) -> Span:
     """The compiled function and its first line."""
-    metrics = each.last("compilation_metrics")
-    fields = metrics.fields if metrics and isinstance(metrics.fields, dict) else {}
+    fields = _metrics(each)
     if fields.get("co_name"):
         line = fields.get("co_firstlineno")
         return Span(str(fields.get("co_filename") or ""), line if isinstance(line, int) else 0,
                     function=str(fields["co_name"]))  # fmt: skip
     stack = _stack(log, each)
     return stack[-1] if stack else Span("", 0)
+
+
+def _metrics(each: _Compiled) -> Attrs:
+    """Torch's metrics of a compilation; {} if the log has none."""
+    metrics = each.last("compilation_metrics")
+    return metrics.fields if metrics and isinstance(metrics.fields, dict) else {}
 
 
 def _stack(log: Log, each: _Compiled) -> list[Span]:
@@ -270,8 +283,7 @@ class _Reader:
 
     def _frame(self, each: _Compiled) -> Frame:
         function = self.functions[each.id]
-        metrics = each.last("compilation_metrics")
-        fields = metrics.fields if metrics and isinstance(metrics.fields, dict) else {}
+        fields = _metrics(each)
         failure = _first_sentence(str(fields.get("fail_reason") or ""))
         kind = str(fields.get("fail_type") or "")
         place = f"{function.file}:{function.line}:{function.function}"
@@ -349,6 +361,8 @@ class _Reader:
         self._graph(stage, half, title.format(half=half), printed, parts.parents_of(graph), call_site)
         if stage == "captured" and graph == each.graph:
             self._count(graph, printed)
+            if kind == "dynamo_output_graph":
+                self._explain_unsplit(each)
         elif stage == "captured":
             self._add_part(each.graph, graph, is_bucket=kind == DDP_PART)
         return code_half
@@ -357,16 +371,25 @@ class _Reader:
         self.nodes[frame] = sum(1 for _ in printed.calls())
         self.returned[frame] = _returned_bytes(printed)
 
+    def _explain_unsplit(self, each: _Compiled) -> None:
+        """Say in the title, and as a decision, why a graph of DistributedDataParallel is not split into buckets."""
+        why = why_unsplit(_stack(self.log, each), read_object(str(_metrics(each).get("dynamo_config") or "")))
+        made = self.builder.artifacts[f"captured[{each.graph}]"]
+        if why:
+            calls = tuple(entity.id for entity in made.entities if entity.kind == "call")
+            self.builder.decisions.append(Decision("DDPOptimizer", each.graph, calls, "not split", why))
+            title = f"{made.title}; DistributedDataParallel's graph, not split into buckets"
+            self.builder.artifacts[made.id] = replace(made, title=title)
+
     def _add_part(self, frame: str, graph: str, *, is_bucket: bool) -> None:
-        """Record that DDPOptimizer or vLLM split a frame's graph, and that this graph is a part of it."""
+        """Record who split a frame's graph, and that this graph is a part of it."""
         known = self.builder.frames.get(frame)
         if known is not None and is_bucket:  # vLLM's pieces are parts of a graph that is shown, too
             parts = [name for name in known.graphs if name != f"captured[{frame}]"]
             self.builder.frames[frame] = replace(known, graphs=(*parts, f"captured[{graph}]"))
         calls = self.builder.artifacts[f"captured[{graph}]"].entities
         ids = tuple(entity.id for entity in calls if entity.kind == "call")
-        who, why = ("DDPOptimizer", WHY_DDP) if is_bucket else ("vLLM", WHY_VLLM)
-        self.builder.decisions.append(Decision(who, graph, ids, "split", why))
+        self.builder.decisions.append(split_decision(graph, ids, is_bucket=is_bucket))
 
     def _payload(self, event: Event) -> str:
         """The payload; the names of events with a wrong checksum are kept."""

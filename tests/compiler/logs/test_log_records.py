@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from hashlib import md5
@@ -200,6 +201,24 @@ def test_ddp_buckets_of_other_backends_have_their_own_graphs() -> None:
     buckets = [f"0/0 submod_{bucket}" for bucket in range(3)]
     assert [artifact.graph for artifact in record.of_stage("joint")] == buckets
     assert [artifact.graph for artifact in record.of_stage("forward")] == buckets
+
+
+@pytest.mark.parametrize(
+    ("optimize_ddp", "why"),
+    [("true", "the graph is one bucket"), ('"python_reducer"', "optimize_ddp is 'python_reducer'")],
+)
+def test_ddp_graph_without_split_says_why(optimize_ddp: str, why: str) -> None:
+    head = "V0102 03:04:05.500000 7 torch/_dynamo/output_graph.py:12] "
+    stack = '[{"line": 1679, "name": "_run_ddp_forward", "filename": "/x/torch/nn/parallel/distributed.py"}]'
+    config = json.dumps(f'{{"optimize_ddp": {optimize_ddp}}}')
+    events = [f'"dynamo_start": {{"stack": {stack}}}', '"dynamo_output_graph": {}',
+              f'"compilation_metrics": {{"dynamo_config": {config}}}']  # fmt: skip
+    payload = "".join(f"\t{line}\n" for line in CAPTURED.strip().split("\n"))
+    ids = '"frame_id": 0, "frame_compile_id": 0, "has_payload": ""'
+    text = "".join(f"{head}{{{event}, {ids}}}\n{payload}" for event in events)
+    record = record_of(Log(("a.log",), (text.encode(),)))
+    assert "not split into buckets" in record["captured"].title
+    assert [(found.verdict, why in found.why) for found in record.decisions] == [("not split", True)]
 
 
 def test_pieces_of_vllm_have_their_own_graphs_and_other_texts_are_shown() -> None:
