@@ -8,9 +8,10 @@ import resource
 import runpy
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
-from compiler.torch_api.repro_programs import bisect_compiler, forget_compiled
+from compiler.torch_api.repro_programs import bisect_compiler, forget_compiled, without_builds
 
 
 def main() -> None:
@@ -36,15 +37,18 @@ def _limit_memory(most: int) -> None:
 
 
 def _run(asked: dict[str, Any]) -> dict[str, Any]:
-    """Run a repro file's `show`. With `guarded`, whatever would change something outside the process is refused."""
+    """Run a repro file's `show`. With `guarded`, whatever would change something outside the process is refused.
+
+    Without `builds`, Inductor only writes its code.
+    """
     from compiler.xray.outside import inside_the_process
 
     forget_compiled()
-    if not asked.get("guarded"):
-        shown, detail = _show(asked["path"], asked.get("compile"))
-    else:
-        with inside_the_process():
-            shown, detail = _show(asked["path"], asked.get("compile"))
+    with (
+        inside_the_process() if asked["guarded"] else nullcontext(),
+        nullcontext() if asked["builds"] else without_builds(),
+    ):
+        shown, detail = _show(asked["path"], asked["compile"])
     return {"shown": shown, "detail": detail[:2000]}
 
 

@@ -22,6 +22,9 @@ DOES_WHAT = {
 }
 
 
+NOT_SHOWN = "not seen in another process, which has Inductor's caches of its own"
+
+
 class NotShownError(ValueError):
     """Raised if the whole program does not show the fault in another process; the message is one line."""
 
@@ -71,19 +74,21 @@ class _GraphSearch:
     before: str
     values: str
     detail: str = ""
+    builds: bool = True
 
     def find(self, first: Collection[str]) -> Found:
         names = list(self.graph.names)
-        if not (first and self._shows([name for name in names if name in first])):
+        self.builds = self.start.kind != KERNEL
+        left = [name for name in names if name in first]
+        if not (left and self._shows(left)):
             if not self._shows(names) and not self._shows_without_gradients(names):
-                raise NotShownError(f"the graph does not show it in another process: {self.detail}")
+                raise NotShownError(f"{NOT_SHOWN}: {self.detail}")
             left = names
-        else:
-            left = [name for name in names if name in first]
+        self.builds = self.builds and not (self.start.kind == CRASH and self._shows_without_builds(left))
         self._simplify_options(left)
         left = minimize(left, self._shows, self.effort)
         repro = self._repro(left)
-        shown = self.runner.run(repro.text())
+        shown = self.runner.run(repro, builds=self.builds)
         blame = blame_of(repro, self.runner, self.effort) if self.start.kind in (WRONG, CRASH) else ()
         return Found(
             repro, self.graph.size(left), self.graph.size(names), "nodes", shown.detail, self.effort.tried, blame
@@ -100,13 +105,19 @@ class _GraphSearch:
             self.detail = str(error)
             return False
         self.effort.tried += 1
-        shown = self.runner.run(repro.text())
+        shown = self.runner.run(repro, builds=self.builds)
         self.detail = shown.detail
         return is_shown(self.start, shown)
 
     def _shows_without_gradients(self, names: Sequence[str]) -> bool:
         trains, self.trains = self.trains, False
         return trains and self._shows(names)
+
+    def _shows_without_builds(self, names: Sequence[str]) -> bool:
+        self.builds = False
+        is_shown_so = self._shows(names)
+        self.builds = True
+        return is_shown_so
 
     def _simplify_options(self, names: Sequence[str]) -> None:
         """Leave out gradients and options of torch.compile that the fault does not need."""
@@ -136,25 +147,25 @@ def reduce_program(
     """
     details: list[str] = []
     if not start.shows:
-        shown = runner.run(replace(start, body=f"{text}\n\n{make_call}").text(), guarded=True)
+        shown = runner.run(replace(start, body=f"{text}\n\n{make_call}"), guarded=True)
         if not shown.faults:
-            raise NotShownError(f"the program does not show it in another process: {shown.detail}")
+            raise NotShownError(f"{NOT_SHOWN}: {shown.detail}")
         start = replace(start, shows=choose(shown.faults))
 
     def repro_of(source: str) -> Repro:
         return replace(start, body=f"{source}\n\n{make_call}")
 
     def shows(source: str) -> bool:
-        shown = runner.run(repro_of(source).text(), guarded=True)
+        shown = runner.run(repro_of(source), guarded=True)
         details.append(shown.detail)
         return is_shown(start, shown)
 
     whole = count_statements(text)
     if not shows(text):
-        raise NotShownError(f"the program does not show it in another process: {details[-1]}")
+        raise NotShownError(f"{NOT_SHOWN}: {details[-1]}")
     small = reduce_source(text, shows, effort)
     repro = repro_of(small)
-    shown = runner.run(repro.text(), guarded=True)
+    shown = runner.run(repro, guarded=True)
     blame = blame_of(repro, runner, effort) if start.kind in (WRONG, CRASH) else ()
     return Found(repro, count_statements(small), whole, "statements", shown.detail, effort.tried, blame)
 
@@ -178,9 +189,9 @@ def blame_of(repro: Repro, runner: Runner, effort: Effort) -> tuple[str, ...]:
 def _eagers_fault(repro: Repro, runner: Runner) -> list[str]:
     if repro.kind != WRONG:
         return []
-    detail = runner.run(repro.text()).detail
+    detail = runner.run(repro).detail
     return [detail] if "float64" in detail else []
 
 
 def _shows_with(repro: Repro, runner: Runner, backend: str) -> bool:
-    return is_shown(repro, runner.run(repro.text(), arguments={"backend": backend}))
+    return is_shown(repro, runner.run(repro, arguments={"backend": backend}))

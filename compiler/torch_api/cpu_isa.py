@@ -46,6 +46,16 @@ def detected_instruction_set() -> InstructionSet | None:
     return next((known for known in alike if 8 * known.vector_bytes == bits), None)
 
 
+def instruction_sets_work() -> bool:
+    """Whether a library for each instruction set that an x86 CPU reports can be built and loaded; builds them."""
+    reported = set(cpu_vec_isa.x86_isa_checker())
+    sets = [isa for isa in cpu_vec_isa.supported_vec_isa_list if set(str(isa).split()) <= reported]
+    try:
+        return bool(reported) and all(sets)
+    except InvalidCxxCompiler:
+        return False
+
+
 def compile_command(target: str) -> list[str]:
     """Inductor's command to compile a C++ kernel for a target, without files and without -march.
 
@@ -73,5 +83,6 @@ __all__ = [
     "compile_command",
     "detected_instruction_set",
     "has_instruction_set",
+    "instruction_sets_work",
     "write_for_target",
 ]

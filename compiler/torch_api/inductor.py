@@ -220,7 +220,7 @@ class _Session:
             *self.graphs.wrappers(),
         ]
         if not self.build:
-            found.append((GraphLowering, "compile_to_module", lambda _: _generate_only))
+            found.append((GraphLowering, "compile_to_module", lambda _: generate_only))
         return found
 
     def observe_compile_fx(
@@ -404,15 +404,14 @@ class _Session:
             self.observer.on_code(self.kind, result[0].value, "cpp" if lowering.cpp_wrapper else "python")
 
 
-def _generate_only(lowering: GraphLowering) -> Any:
+def generate_only(lowering: GraphLowering) -> Any:
     """Generate code without a build, and return a stub so that Inductor continues.
 
     Inductor then decides about CUDA graphs and reports the strides of the backward's inputs to AOTAutograd.
     """
-    if lowering.cpp_wrapper:
-        lowering.codegen_with_cpp_wrapper()
-    else:
-        lowering.codegen()
+    code, _ = lowering.codegen_with_cpp_wrapper() if lowering.cpp_wrapper else lowering.codegen()
+    if GraphLowering.save_output_code is not None:  # run_and_get_code sets it
+        GraphLowering.save_output_code(code.value)
     # The runner hands each partition to the function that captures it.
     runner = SimpleNamespace(partitions=[], recursively_apply_fns=lambda calls: [f(_raise_not_built) for f in calls])
     return SimpleNamespace(call=_raise_not_built, runner=runner)

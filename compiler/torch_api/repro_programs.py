@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from io import StringIO
+from typing import Any
 
 import torch
+import torch._inductor.compile_fx as compile_fx
+import torch._inductor.config as inductor_config
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor.compiler_bisector import CompilerBisector
+from torch._inductor.graph import GraphLowering
 from torch.fx import GraphModule
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import sys_importer
+
+from compiler.torch_api.inductor import generate_only
+from compiler.torch_api.patching import Function, Wrapper, call_instead, replace_attributes
 
 FIND_BREAKS = '''
 def show():
@@ -61,6 +70,28 @@ def bisect_compiler(is_right: Callable[[], bool]) -> str:
     step = f", step {found.bisect_number}" if found.bisect_number is not None else ""
     what = f": {' '.join(str(found.debug_info).split())[:200]}" if found.debug_info else ""
     return f"{found.backend}{f', {found.subsystem}' if found.subsystem else ''}{step}{what}"
+
+
+@contextmanager
+def without_builds() -> Iterator[None]:
+    """Let Inductor write its code in the block without a build; graphs run as they are, in eager mode."""
+    wrappers: list[Wrapper] = [
+        (compile_fx, "compile_fx", call_instead(_compile_without_build)),
+        (GraphLowering, "compile_to_module", lambda _: generate_only),
+    ]
+    with inductor_config.patch(force_disable_caches=True), replace_attributes(wrappers):
+        yield
+
+
+def _compile_without_build(
+    run: Function, module: GraphModule, inputs: Sequence[Any], inner: Function | None = None, *args: Any, **kwargs: Any
+) -> Any:
+    return run(module, inputs, partial(_write_code, inner or compile_fx.compile_fx_inner), *args, **kwargs)
+
+
+def _write_code(compile_inner: Function, module: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+    compile_inner(module, inputs, **kwargs)
+    return make_boxed_func(module.forward)
 
 
 def forget_compiled() -> None:

@@ -17,7 +17,7 @@ from compiler.record.plain_text import did_you_mean, one_line
 from compiler.repro.program import BREAK, CRASH, KERNEL, SLOW, WRONG, Repro
 from compiler.repro.reduce import Effort
 from compiler.repro.runner import Runner, confirm
-from compiler.repro.search import Found, NotShownError, reduce_graph, reduce_program
+from compiler.repro.search import NOT_SHOWN, Found, NotShownError, reduce_graph, reduce_program
 from compiler.repro.subgraph import CannotCutError, RecordedGraph
 from compiler.repro.values import MAKE_RANDOM, TensorFacts, facts_of
 from explorer.run import files
@@ -78,7 +78,8 @@ class ReproFile:
         found = self.found
         seen = "confirmed in a fresh process" if self.is_confirmed else "NOT confirmed in a fresh process"
         head = f"wrote {self.path}: {found.size} of {found.whole} {found.unit}, {found.tried} programs tried; {seen}"
-        return "\n".join([head, f"shows: {found.repro.shows}", f"  {one_line(found.detail)}", *found.blame])
+        detail = [] if self.fault.kind == KERNEL else [f"  {one_line(found.detail)}"]  # it is all of Inductor's code
+        return "\n".join([head, f"shows: {found.repro.shows}", *detail, *found.blame])
 
     def issue(self) -> str:
         """The text of an issue, in the form of PyTorch's bug reports for torch.compile."""
@@ -179,7 +180,7 @@ def write_repro(
     tell(f"reducing {fault.id}: {one_line(fault.words)}")
     arguments = {name: value for name, value in compile_arguments(run.record).items() if fault.kind != BREAK}
     start = Repro(fault.kind, _shows(fault), "", arguments)
-    with Runner() as runner:
+    with Runner(compiles=fault.kind != BREAK) as runner:
         maker = _Maker(run, fault, start, program, runner, Effort(seconds), output, real_inputs)
         try:
             found = maker.find()
@@ -194,7 +195,7 @@ def write_repro(
         import torch
 
         torch.save(maker.values, maker.values_path)
-    return ReproFile(output, fault, found, confirm(output))
+    return ReproFile(output, fault, found, confirm(output, found.repro.shows))
 
 
 def _choose_first(shown: Sequence[str]) -> str:
@@ -222,12 +223,11 @@ def _locate(fault: Fault, run: Run) -> Fault:
         first = compare_with_eager(Explored(run.record, None, run.kept, run.call)).first
     except SnapshotError:  # the whole graph is reduced
         return fault
-    graph = first and next((name for name in run.kept if first.id.startswith(f"{name}.")), "")
-    if first is None or not graph:
+    if first is None or not first.operation.node:
         return fault
-    place = f" The first wrong operation is {first.operation.op}, {first.operation.place}.".replace(", .", ".")
-    node = first.id.removeprefix(f"{graph}.").partition(".")[0]
-    return replace(fault, graph=graph, nodes=frozenset({node}), words=fault.words + place)
+    wrong = first.operation
+    place = f" The first wrong operation is {wrong.op}, {wrong.place}.".replace(", .", ".")
+    return replace(fault, graph=wrong.graph, nodes=frozenset({wrong.node}), words=fault.words + place)
 
 
 def _with_graphs_of_text(run: Run) -> Run:
@@ -347,11 +347,12 @@ class _Maker:
         from compiler.repro.program import graph_body
 
         names = [name for name in graph.names if not self.fault.nodes or name in self.fault.nodes]
-        shown = self.runner.run(start.with_fields(body=graph_body(graph, names, trains=trains, before=before)).text())
+        body = graph_body(graph, names, trains=trains, before=before)
+        shown = self.runner.run(start.with_fields(body=body), builds=start.kind != KERNEL)
         if not shown.faults and trains:
             return self._fault_shown_by_graph(graph, start, False, before)
         if not shown.faults:
-            raise NotShownError(f"it does not show it in another process: {shown.detail}")
+            raise NotShownError(f"{NOT_SHOWN}: {shown.detail}")
         if self.fault.kind != KERNEL:
             return shown.faults[0]
         name = self.fault.name.rstrip("0123456789").rstrip("_")

@@ -41,7 +41,8 @@ class Operation:
     """One operation, input or result of a call, and where it is in the user's code.
 
     `kind` is "input", "operation", "result" or "gradient". `op` is the operation's name, of an input its source.
-    `inputs` are ids. `is_whole` is whether all values are kept. `largest` is the largest finite magnitude.
+    `inputs` are ids. `graph` and `node` are those of an operation or an input, "" for a result. `is_whole` is whether
+    all values are kept. `largest` is the largest finite magnitude.
     """
 
     id: str
@@ -58,6 +59,8 @@ class Operation:
     is_whole: bool = True
     largest: float = 0.0
     not_finite: int = 0
+    graph: str = ""
+    node: str = ""
 
     @property
     def place(self) -> str:

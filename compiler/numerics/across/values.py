@@ -247,7 +247,7 @@ def _operation(
     return Operation(
         own, "input" if is_input else "operation", op, str(attrs.get("module") or ""), **place,  # type: ignore[arg-type]
         code="" if is_input else str(attrs.get("code", "")), inputs=inputs, draws=draws,
-        is_whole=value.numel() <= whole, **facts_of_tensor(value),
+        is_whole=value.numel() <= whole, graph=graph, node=name, **facts_of_tensor(value),
     )  # fmt: skip
 
 
