@@ -84,7 +84,7 @@ def _check(args: argparse.Namespace) -> None:
         args.name or args.code, _what_is_called(args, options), args.baseline, parse_limits(args.limits),
         parse_tolerances(args.tolerances), args.all_code,
     )  # fmt: skip
-    entry = None if args.update else check_terms(terms, torch.__version__)
+    entry = check_terms(terms, torch.__version__, is_update=args.update)
     if args.baseline is not None and not args.baseline.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {str(args.baseline.parent)!r}")
     run = explore_strictly(args, options)
@@ -110,7 +110,7 @@ def _write_reports(reports: Sequence[Any], args: argparse.Namespace, paths: dict
     from explorer.budget import reports as forms
 
     if args.json:
-        print_answer(forms.check_answer(reports, str(args.baseline or "")), args)
+        print_answer(forms.check_answer(reports, str(args.baseline or ""), paths), args)
     else:
         print("\n\n".join(map(forms.report_text, reports)))
     if args.github:

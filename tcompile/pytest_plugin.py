@@ -67,7 +67,7 @@ class TcompileBudget:
             return explore(fn, *args, kwargs=kwargs, calls=calls, **options)
 
         try:
-            entry = None if self.is_update else check_terms(terms, torch.__version__)
+            entry = check_terms(terms, torch.__version__, is_update=self.is_update)
         except BaselineError as error:
             pytest.fail(str(error).replace("--update", "pytest --tcompile-update"), pytrace=False)
         run = run_call()

@@ -1,8 +1,12 @@
-"""Run a command of `tcompile` as a child process with limits, and read its answer."""
+"""Run a command of `tcompile` as a child process with limits, and read its answer.
+
+A server keeps one process waiting that has imported torch and tcompile, see `warm`; it runs the next command alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -11,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from explorer.agent_server import guard
 from explorer.run.answers import AnswerError, Page, read_page
@@ -64,12 +68,25 @@ def parse_size(text: str) -> int:
     return int(parse_quantity(text, _SIZES))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Commands:
     """Runs commands of `tcompile`. `python` are the words that start Python; -P keeps the folder out of its imports."""
 
     limits: Limits
     python: tuple[str, ...] = (sys.executable, "-P")
+    keeps_one: bool = False
+    waiting: Process | None = None
+
+    @contextlib.asynccontextmanager
+    async def keep_one_waiting(self) -> AsyncIterator[None]:
+        """Keep a process waiting in the block, for the next command; at the end of the block it is ended."""
+        self.keeps_one, self.waiting = True, await self._start()
+        try:
+            yield
+        finally:
+            self.keeps_one = False
+            if self.waiting is not None:
+                await _end(self.waiting)
 
     async def answer(self, words: Sequence[str], folder: Path) -> Page:
         """Run `tcompile WORDS --json` in a folder, and read the whole answer.
@@ -89,12 +106,47 @@ class Commands:
             raise self._failure(status, printed)
 
     async def _run(self, words: Sequence[str], folder: Path) -> tuple[int, bytes, str]:
-        command = [*self.python, "-m", "tcompile", *words]
-        async with _run_guarded(command, folder, self.limits) as process:
+        async with self._run_job({"folder": str(folder), "words": list(words)}) as process:
             output, printed = await _read_both(process)
             if len(output) > MOST_OUTPUT:
                 raise ToolError(f"the answer has more than {MOST_OUTPUT // 10**6} MB; ask for one stage or compilation")
             return await process.wait(), output, printed
+
+    @contextlib.asynccontextmanager
+    async def _run_job(self, job: Mapping[str, Any]) -> AsyncIterator[Process]:
+        """The process of a command; it is ended at the end of the block, and if the block is cancelled."""
+        import anyio
+
+        with anyio.CancelScope(shield=True):
+            process = await self._take()
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError, anyio.BrokenResourceError):  # it has ended: its status tells how
+                await process.stdin.send(json.dumps(job).encode() + b"\n")
+            yield process
+        finally:
+            await _end(process)
+
+    async def _take(self) -> Process:
+        """A process that waits for a job; the next one starts to import meanwhile."""
+        taken, self.waiting = self.waiting, None
+        if taken is not None and taken.returncode is not None:  # it was killed while it waited
+            await _end(taken)
+            taken = None
+        taken = taken or await self._start()
+        if self.keeps_one and self.waiting is None:
+            self.waiting = await self._start()
+        return taken
+
+    async def _start(self) -> Process:
+        import anyio
+
+        limits = (str(self.limits.seconds), str(self.limits.bytes))
+        words = [sys.executable, "-I", "-S", guard.__file__, *limits, *self.python, "-m", f"{__package__}.warm"]
+        return await anyio.open_process(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(os.environ),
+            start_new_session=True,
+        )  # fmt: skip
 
     def _failure(self, status: int, printed: str) -> ToolError:
         lines = printed.rstrip().splitlines()
@@ -115,28 +167,19 @@ class Commands:
         return ToolError(f"The code ended its process without an answer (exit status {status}).", printed)
 
 
-@contextlib.asynccontextmanager
-async def _run_guarded(command: Sequence[str], folder: Path, limits: Limits) -> AsyncIterator[Process]:
-    """A command under the guard; at the end of the block, and if that is cancelled, none of its processes is left."""
+async def _end(process: Process) -> None:
+    """End a guarded process, and all that it runs."""
     import anyio
 
-    words = [sys.executable, "-I", "-S", guard.__file__, str(limits.seconds), str(limits.bytes), *command]
-    process = await anyio.open_process(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-        env=_environment(os.environ), start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        assert process.stdin is not None
-        with anyio.CancelScope(shield=True), contextlib.suppress(OSError, anyio.BrokenResourceError):
-            await process.stdin.aclose()  # the guard ends all that runs
-        with anyio.move_on_after(_SECONDS_TO_END, shield=True):
-            await process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
+    assert process.stdin is not None
+    with anyio.CancelScope(shield=True), contextlib.suppress(OSError, anyio.BrokenResourceError):
+        await process.stdin.aclose()  # the guard ends all that runs
+    with anyio.move_on_after(_SECONDS_TO_END, shield=True):
+        await process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    with anyio.CancelScope(shield=True):
+        await process.aclose()
 
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:

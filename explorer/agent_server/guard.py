@@ -2,7 +2,8 @@
 
     python -I -S guard.py SECONDS BYTES COMMAND…
 
-It uses the standard library alone, and is started by its path. Its standard input is held by whoever wants the result:
+It uses the standard library alone, and is started by its path. The command starts at once. Its standard input is the
+first line of the guard's; the time counts from then on. The guard's standard input is held by whoever wants the result:
 when that ends, for whatever reason, the command is killed with all its descendants.
 """
 
@@ -38,12 +39,28 @@ def main() -> int:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ABANDONED))
-    deadline = time.monotonic() + seconds
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
-        return _watch(child, deadline, most_bytes)
+        return _pass_line(child) or _watch(child, time.monotonic() + seconds, most_bytes)
     finally:
         _kill_descendants(child.pid)
+
+
+def _pass_line(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a line on standard input, and give it to the child; if there is none, an exit status."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if select.select([0], [], [], 1.0)[0]:
+            read = os.read(0, 65_536)
+            if not read:
+                return ABANDONED
+            line += read
+        elif child.poll() is not None:
+            break
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError), child.stdin:  # the child has ended: _watch tells how
+        child.stdin.write(line)
+    return 0
 
 
 def _watch(child: subprocess.Popen[bytes], deadline: float, most_bytes: int) -> int:

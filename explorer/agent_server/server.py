@@ -246,7 +246,10 @@ class Tools:
 
 def make_server(workspace: Workspace, commands: Commands) -> MCPServer:
     """The server, with all tools."""
-    server = MCPServer("tcompile", instructions=INSTRUCTIONS, log_level="ERROR", middleware=[_bound_errors])
+    server = MCPServer(
+        "tcompile", instructions=INSTRUCTIONS, log_level="ERROR", middleware=[_bound_errors],
+        lifespan=lambda _: commands.keep_one_waiting(),
+    )  # fmt: skip
     tools = Tools(workspace, commands)
     answers: OrderedDict[str, Answer] = OrderedDict()
     for tool in (tools.explore, tools.xray, tools.diagnose, tools.check, tools.show, tools.load_log, tools.compare,

@@ -22,6 +22,10 @@ class BaselineError(ValueError):
     """Raised for a baseline that is missing, damaged, or made under other conditions; the message is one line."""
 
 
+class OtherTorchError(BaselineError):
+    """Raised for a baseline that another version of torch made."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """What one call cost when the baseline was made. `call` says what was called, `machine` where it was timed.
@@ -59,7 +63,7 @@ def read_baseline(path: Path, torch_version: str) -> Baseline:
     if found.schema != SCHEMA:
         raise BaselineError(f"{path} has schema {found.schema}; this version of tcompile reads schema {SCHEMA}")
     if public(found.torch) != public(torch_version):
-        raise BaselineError(
+        raise OtherTorchError(
             f"{path} was made with torch {found.torch}, and this is {torch_version}: make it again with --update"
         )
     return found
@@ -96,17 +100,26 @@ def _value(metric: Metric) -> float | dict[str, float]:
     return {name: float(f"{each:.4g}") for name, each in parts.items() if each is not None}
 
 
+def baseline_to_update(path: Path, torch_version: str) -> Baseline:
+    """The baseline that an update adds to; without entries, if there is none or another torch made it.
+
+    Raises BaselineError for a file that is no baseline: it is not overwritten.
+    """
+    if not path.exists():
+        return Baseline(torch_version)
+    try:
+        return read_baseline(path, torch_version)
+    except OtherTorchError:
+        return Baseline(torch_version)
+    except BaselineError as error:
+        raise BaselineError(f"{error}; it is not overwritten: remove it, or name another file") from None
+
+
 def update_entry(
     path: Path, torch_version: str, name: str, entry: Entry, tolerances: Mapping[str, str] | None = None
 ) -> Baseline:
-    """The baseline of a file with one entry replaced, which keeps its tolerances; `tolerances` are added.
-
-    Entries that another torch made are dropped.
-    """
-    try:
-        old = read_baseline(path, torch_version)
-    except BaselineError:
-        old = Baseline(torch_version)
+    """The baseline of a file with one entry replaced, which keeps its tolerances; `tolerances` are added."""
+    old = baseline_to_update(path, torch_version)
     kept = old.checks[name].tolerances if name in old.checks else {}
     new = replace(entry, tolerances={**kept, **(tolerances or {})})
     return replace(old, torch=torch_version, checks={**old.checks, name: new})
@@ -118,9 +131,14 @@ def write_baseline(path: Path, baseline: Baseline) -> Path:
     order = list(WORDS)
     for entry in data["checks"].values():
         for part in ("metrics", "places", "tolerances"):
-            entry[part] = {name: entry[part][name] for name in sorted(entry[part], key=_rank(order))}
+            entry[part] = {name: _plain(entry[part][name]) for name in sorted(entry[part], key=_rank(order))}
     data["checks"] = dict(sorted(data["checks"].items()))
     return replace_file(path, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _plain(value: Any) -> Any:
+    """A count that was read as 3.0 as 3: entries that stay are written as they were."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _rank(order: Sequence[str]) -> Any:

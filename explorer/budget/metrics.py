@@ -25,6 +25,10 @@ _DATA_DEPENDENT = re.compile(r"(?i)data-dependent|\.item\(\)|dynamic shape opera
 _NUMBER = re.compile(r"_\d+$")
 
 
+_ADDRESS: Final = re.compile(r"\d{9,}")
+"""Addresses in names that TorchDynamo makes, `__optimizer_140388465753296_c8`: each process has others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """One place in source that counts. `what` names it without line numbers, so that it stays when code moves."""
@@ -160,7 +164,7 @@ class _Counting:
         return self._metric("guards", (self._guard(each) for each in chosen))
 
     def _guard(self, guard: Guard) -> Place:
-        what = f"{guard.argument or guard.source or 'the process'}: {guard.kind}"
+        what = _ADDRESS.sub("…", f"{guard.argument or guard.source or 'the process'}: {guard.kind}")
         return Place(what, guard.file, guard.line, one_line(guard.words or what))
 
     def cudagraph_refusals(self) -> Metric:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from xml.etree import ElementTree
 
@@ -186,14 +187,16 @@ def _uri(path: str) -> str:
     return quote(path.replace("\\", "/"))
 
 
-def check_answer(reports: Sequence[Report], baseline: str) -> Answer:
+def check_answer(reports: Sequence[Report], baseline: str, paths: Paths) -> Answer:
     """The reports for a program: an item for each metric of each call."""
     facts = {"holds": all(report.holds for report in reports), "baseline": baseline}
     items = [
         {
             "id": f"{report.name}.{change.id}" if len(reports) > 1 else change.id, "call": report.name,
             "metric": change.id, "verdict": change.verdict, "before": change.before, "after": change.after,
-            "allowed": change.limit, "unit": change.unit, "new": change.new, "gone": change.gone, "note": change.note,
+            "allowed": change.limit, "unit": change.unit,
+            "new": [replace(place, file=paths.get(place.file, place.file)) for place in change.new],
+            "gone": change.gone, "note": change.note,
         }
         for report in reports
         for change in report.changes

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock
+
 from compiler.record import Record
 from explorer.budget.baseline import (
     BaselineError,
     Entry,
+    baseline_to_update,
     entry_of,
     machine,
     read_baseline,
@@ -43,12 +49,15 @@ class Terms:
     all_code: bool = False
 
 
-def check_terms(terms: Terms, torch_version: str) -> Entry | None:
-    """The entry of the baseline, None without a baseline. Raises BaselineError if it does not fit the call.
+def check_terms(terms: Terms, torch_version: str, *, is_update: bool = False) -> Entry | None:
+    """The entry to compare with, None without a baseline and for an update.
 
-    Call it before the user's code runs.
+    Raises BaselineError if the baseline does not fit the call, or can't be updated. Call it before the code runs.
     """
     if terms.baseline is None:
+        return None
+    if is_update:
+        baseline_to_update(terms.baseline, torch_version)
         return None
     found = read_baseline(terms.baseline, torch_version)
     entry = found.checks.get(terms.name)
@@ -96,10 +105,12 @@ def _best_times(first: Sequence[Metric], second: Sequence[Metric]) -> tuple[Metr
 
 
 def update_baseline(run: Run, terms: Terms) -> Path:
-    """Write what a run costs into the baseline; other calls in it stay."""
+    """Write what a run costs into the baseline; other calls in it stay, also those that other processes write."""
     assert terms.baseline is not None
     metrics = metrics_of(run.record, all_code=terms.all_code)
     version = run.record.environment.torch
     entry = entry_of(run.record, metrics, terms.call)
-    merged = update_entry(terms.baseline, version, terms.name, entry, terms.tolerances)
-    return write_baseline(terms.baseline, merged)
+    key = hashlib.sha256(f"{os.environ.get('HOME')} {terms.baseline.resolve()}".encode()).hexdigest()[:16]
+    with FileLock(Path(tempfile.gettempdir(), f"tcompile-{key}.lock")):
+        merged = update_entry(terms.baseline, version, terms.name, entry, terms.tolerances)
+        return write_baseline(terms.baseline, merged)

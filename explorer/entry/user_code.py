@@ -95,19 +95,67 @@ def _check_file(path: Path) -> None:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Run a file as a module, with its folder on `sys.path` as for `python file.py`."""
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    name = path.stem if path.stem not in sys.modules else f"tcompile_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    """Run a file as a module, with its folder on `sys.path` as for `python file.py`.
+
+    A file of a package is imported as its submodule, as for `python -m`, so that it can import the rest of the package.
+    Imports that nothing else satisfies are looked for in the current folder.
+    """
+    file = path.resolve()
+    name, root = _module_name(file)
+    _add_to_path(root, first=True)
+    _add_to_path(Path.cwd())
+    linecache.checkcache(str(file))  # it may have changed since it was last loaded in this process
+    if "." not in name:
+        return _run_as_module(name, file)
+    try:
+        return _import_submodule(name, file)
+    except ModuleNotFoundError as error:
+        if not (file.parent / f"{error.name}.py").is_file():
+            raise
+    _add_to_path(file.parent, first=True)  # it imports files beside it as a script does
+    return _run_as_module(file.stem, file)
+
+
+def _run_as_module(stem: str, file: Path) -> ModuleType:
+    name = stem if stem not in sys.modules else f"tcompile_user_{stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise LoadError(f"{str(path)!r} can't be imported")
-    linecache.checkcache(spec.origin)  # the file may have changed since it was last loaded in this process
+        raise LoadError(f"{str(file)!r} can't be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _import_submodule(name: str, file: Path) -> ModuleType:
+    sys.modules.pop(name, None)  # of an earlier exploration
+    module = importlib.import_module(name)
+    if Path(module.__file__ or "").resolve() != file:
+        raise LoadError(f"import {name} finds {module.__file__}, and not {file}: another package has this name")
+    return module
+
+
+def _module_name(file: Path) -> tuple[str, Path]:
+    """The name under which a file can be imported, and the folder to import it from.
+
+    That is the folder above the outermost package, unless another module has the name of this package.
+    """
+    top = file.parent
+    while (top / "__init__.py").is_file() and top.name.isidentifier():
+        top = top.parent
+    parts = file.relative_to(top).with_suffix("").parts
+    parts = parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts
+    loaded = sys.modules.get(parts[0])
+    folders = [Path(each).resolve() for each in getattr(loaded, "__path__", ())]
+    is_taken = loaded is not None and top / parts[0] not in folders
+    if is_taken or not all(part.isidentifier() for part in parts):
+        return file.stem, file.parent
+    return ".".join(parts), top
+
+
+def _add_to_path(folder: Path, *, first: bool = False) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def _lookup(module: ModuleType, name: str, path: Path) -> Any:

@@ -35,7 +35,10 @@ HUNGRY = "import os; open('pid', 'w').write(str(os.getpid()))\nkept = []\nwhile 
 
 def start_guard(code: str, seconds: float = 60, most_bytes: int = 10**9) -> subprocess.Popen[bytes]:
     words = ["-I", "-S", guard.__file__, str(seconds), str(most_bytes), sys.executable, "-I", "-S", "-c", code]
-    return subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, bufsize=0)
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    return process
 
 
 def is_running(file: Path) -> bool:
