@@ -388,8 +388,51 @@ async def at_once(session: Session) -> str:
     return f"two in {both:.0f} s"
 
 
+async def warm(session: Session) -> str:
+    """Seconds of tools in a fresh process, and in one that waited with torch imported; answers are equal."""
+    call = ["program.py:g", "--input=randn(8, 8)"]
+    commands, told = Commands(Limits(300, 2 * 2**30)), []
+    for words in (["explore", *call], ["diagnose", *call], ["check", *call, "--no-github"]):
+        fresh, answer = await _timed(commands, words, session.folder)
+        async with commands.keep_one_waiting():
+            await _wait_until_idle(commands)
+            waited, again = await _timed(commands, words, session.folder)
+        same = [
+            [item["id"] for item in each.items if item.get("rule") != "compile-time"]  # found only where it took long
+            for each in (answer, again)
+        ]
+        assert same[0] == same[1]
+        told.append(f"{words[0]} {fresh:.1f} s fresh, {waited:.1f} s warm, ratio {fresh / waited:.1f}")
+    return "; ".join(told)
+
+
+async def _timed(commands: Commands, words: Sequence[str], folder: Path) -> tuple[float, Page]:
+    start = time.perf_counter()
+    answer = await commands.answer(words, folder)
+    return time.perf_counter() - start, answer
+
+
+async def _wait_until_idle(commands: Commands) -> None:
+    """Wait until the process that waits has imported all: until it used no processor time for a second."""
+    assert commands.waiting is not None
+    before, now = -1, 0
+    while before != now or not now:
+        await anyio.sleep(1)
+        before, now = now, _processor_time_of_children(commands.waiting.pid)
+
+
+def _processor_time_of_children(parent: int) -> int:
+    """Clock ticks that the children of a process have used."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = path.read_text().rpartition(")")[2].split()
+            ticks += (int(fields[11]) + int(fields[12])) * (int(fields[1]) == parent)
+    return ticks
+
+
 CASES: dict[str, Case] = {
-    case.__name__: case for case in (loop, look, kernels, writes, outside, injection, prints, at_once, limits)
+    case.__name__: case for case in (loop, look, kernels, writes, outside, injection, prints, at_once, warm, limits)
 }
 
 

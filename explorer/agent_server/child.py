@@ -126,17 +126,21 @@ class Commands:
             yield process
         finally:
             await _end(process)
+            with anyio.CancelScope(shield=True):
+                await self._start_next()
 
     async def _take(self) -> Process:
-        """A process that waits for a job; the next one starts to import meanwhile."""
+        """The process that waits for a job, or a new one."""
         taken, self.waiting = self.waiting, None
         if taken is not None and taken.returncode is not None:  # it was killed while it waited
             await _end(taken)
             taken = None
-        taken = taken or await self._start()
+        return taken or await self._start()
+
+    async def _start_next(self) -> None:
+        """Let the next process import, now that it takes no processor time from a command."""
         if self.keeps_one and self.waiting is None:
             self.waiting = await self._start()
-        return taken
 
     async def _start(self) -> Process:
         import anyio

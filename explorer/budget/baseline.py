@@ -35,7 +35,7 @@ class Entry:
     """
 
     call: dict[str, Any]
-    metrics: dict[str, float | dict[str, float]]
+    metrics: dict[str, int | float | dict[str, float]]  # int too: what is read is written again as it was
     places: dict[str, list[str]] = field(default_factory=dict)
     tolerances: dict[str, str] = field(default_factory=dict)
     machine: str = ""
@@ -131,14 +131,9 @@ def write_baseline(path: Path, baseline: Baseline) -> Path:
     order = list(WORDS)
     for entry in data["checks"].values():
         for part in ("metrics", "places", "tolerances"):
-            entry[part] = {name: _plain(entry[part][name]) for name in sorted(entry[part], key=_rank(order))}
+            entry[part] = {name: entry[part][name] for name in sorted(entry[part], key=_rank(order))}
     data["checks"] = dict(sorted(data["checks"].items()))
     return replace_file(path, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
-
-
-def _plain(value: Any) -> Any:
-    """A count that was read as 3.0 as 3: entries that stay are written as they were."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _rank(order: Sequence[str]) -> Any:

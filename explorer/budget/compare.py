@@ -170,5 +170,6 @@ def _name_and_text(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     for part in (part for text in texts for part in text.split(",")):
         name, _, value = part.partition("=")
         if name not in WORDS:
-            raise BaselineError(f"no metric {name!r}{did_you_mean(name, WORDS)}; they are: {', '.join(WORDS)}")
+            meant = did_you_mean(name, WORDS) or f"; they are: {', '.join(WORDS)}"
+            raise BaselineError(f"no metric {name!r}{meant}")
         yield name, value

@@ -133,7 +133,7 @@ def unless_it_raises(args: argparse.Namespace, run: Callable[[], Result]) -> Res
 def explore_strictly(args: argparse.Namespace, options: dict[str, Any]) -> Run | None:
     """Explore as `explore_file` does, for a machine where nobody answers.
 
-    Raises UsageError if the code needs a GPU that is not here, or asks for input. No bytecode is written.
+    Raises UsageError if the code needs a GPU or a module that is not here, or asks for input. No bytecode is written.
     """
     from explorer.entry.user_code import UserError
 
@@ -165,6 +165,8 @@ def what_is_missing(error: UserError) -> str:
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     if isinstance(error.cause, EOFError):
         return f"asks for input{place}, and nobody answers here"
+    if isinstance(error.cause, ModuleNotFoundError):
+        return f"imports {error.cause.name!r}{place}, and there is no such module here"
     is_of_device = isinstance(error.cause, RuntimeError | AssertionError) and _OF_DEVICE.search(str(error.cause))
     if is_of_device and not torch.accelerator.is_available():
         return f"needs a GPU{place}, and there is none here: {str(error.cause).strip().splitlines()[0]}"

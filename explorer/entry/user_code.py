@@ -42,6 +42,8 @@ def load(target: str) -> tuple[Callable[..., Any], Path]:
     path = Path(path_text)
     _check_file(path)
     module = run_user_code(path, lambda: _import_file(path))
+    if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
+        raise LoadError(f"import {module.__name__} finds {module.__file__}: another package has the name of {path}'s")
     return _callable(_lookup(module, name, path), name, path), path
 
 
@@ -108,7 +110,7 @@ def _import_file(path: Path) -> ModuleType:
     if "." not in name:
         return _run_as_module(name, file)
     try:
-        return _import_submodule(name, file)
+        return _import_submodule(name)
     except ModuleNotFoundError as error:
         if not (file.parent / f"{error.name}.py").is_file():
             raise
@@ -127,12 +129,9 @@ def _run_as_module(stem: str, file: Path) -> ModuleType:
     return module
 
 
-def _import_submodule(name: str, file: Path) -> ModuleType:
+def _import_submodule(name: str) -> ModuleType:
     sys.modules.pop(name, None)  # of an earlier exploration
-    module = importlib.import_module(name)
-    if Path(module.__file__ or "").resolve() != file:
-        raise LoadError(f"import {name} finds {module.__file__}, and not {file}: another package has this name")
-    return module
+    return importlib.import_module(name)
 
 
 def _module_name(file: Path) -> tuple[str, Path]:

@@ -7,6 +7,7 @@ the order in which to work: wrong results, failures, graph breaks, recompilation
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ WHOLE: Final = "the call"
 MOST_CHECKS: Final = 4
 APPLY: Final = "Apply `patch` (git apply), then: "
 CALL: Final = "Write `snippet` where the function is compiled or called, then: "
+_NUMBER: Final = re.compile(r"\d[\d.,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ def _with_ids(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
     seen: Counter[str] = Counter()
     for each in found:
         span = each.span or Span(each.file, each.line)
-        about = "\n".join((each.kind, each.rule, each.file, span.function, one_line(span.code or each.message)))
+        code = span.code or _NUMBER.sub("#", each.message)  # measured numbers differ from run to run
+        about = "\n".join((each.kind, each.rule, each.file, span.function, one_line(code)))
         digest = hashlib.sha256(f"{about}\n{seen[about]}".encode()).hexdigest()[:10]
         seen[about] += 1
         yield replace(each, id=f"{each.kind.replace(' ', '-')}-{digest}")
