@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -100,7 +101,8 @@ def _explored_sides(args: argparse.Namespace) -> list[Record] | None:
             record = _explore_in(folder or top, top, args, name)
         if record is None:
             return None
-        found.append(record.with_fields(title=f"{record.title} at {name}"))
+        short = name[:10] if re.fullmatch("[0-9a-f]{40}", name) else name
+        found.append(record.with_fields(title=f"{record.title} at {short}"))
     return found
 
 

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -74,8 +74,8 @@ class Commands:
 
     limits: Limits
     python: tuple[str, ...] = (sys.executable, "-P")
-    keeps_one: bool = False
-    waiting: Process | None = None
+    keeps_one: bool = field(default=False, init=False)
+    waiting: Process | None = field(default=None, init=False)
 
     @contextlib.asynccontextmanager
     async def keep_one_waiting(self) -> AsyncIterator[None]:
@@ -84,9 +84,9 @@ class Commands:
         try:
             yield
         finally:
-            self.keeps_one = False
-            if self.waiting is not None:
-                await _end(self.waiting)
+            self.keeps_one, waiting, self.waiting = False, self.waiting, None
+            if waiting is not None:
+                await _end(waiting)
 
     async def answer(self, words: Sequence[str], folder: Path) -> Page:
         """Run `tcompile WORDS --json` in a folder, and read the whole answer.

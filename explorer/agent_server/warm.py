@@ -13,9 +13,10 @@ import os
 import sys
 from typing import Final
 
-_ROOT: Final = (__package__ or "").removesuffix("explorer.agent_server")
+from explorer import cli
+
 _IMPORTED: Final = (
-    "compiler.torch_api.all_of_inductor", "compiler.engine", "explorer.cli", "explorer.entry.call_inputs",
+    "compiler.torch_api.all_of_inductor", "compiler.engine", "explorer.entry.call_inputs",
     "explorer.entry.explore", "explorer.entry.ranks", "explorer.entry.budget", "explorer.run.diagnose",
 )  # fmt: skip
 """What most commands import only when they need it; `show` alone needs less."""
@@ -24,14 +25,14 @@ _IMPORTED: Final = (
 def main() -> int:
     """Run the command, and return its exit code."""
     for name in _IMPORTED:
-        importlib.import_module(f"{_ROOT}{name}")
+        importlib.import_module(name)
     job = json.loads(sys.stdin.buffer.read())
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.chdir(job["folder"])
     sys.argv = ["tcompile", *job["words"]]
-    return int(importlib.import_module(f"{_ROOT}explorer.cli").main(job["words"]))
+    return cli.main(job["words"])
 
 
 if __name__ == "__main__":

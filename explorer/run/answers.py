@@ -81,6 +81,8 @@ def answer_json(answer: Answer, limit: int | None = None, cursor: str = "", most
     cut: dict[str, int] = {}
     if most_bytes is not None:
         facts = _cut_to_fit(facts, "/facts", int(most_bytes * _FACTS_SHARE), cut)
+        frame = _encode(Page(answer.kind, answer.title[:200], facts, [], len(items), f"{len(items)}.{digest}", cut))
+        most = _count_that_fits(items[start : start + most], most_bytes - len(frame))
     while True:
         chosen, of_items = items[start : start + most], dict(cut)
         if most_bytes is not None and most == 1:
@@ -92,7 +94,17 @@ def answer_json(answer: Answer, limit: int | None = None, cursor: str = "", most
         text = _encode(Page(answer.kind, title, facts, chosen, len(items), following, of_items))
         if most_bytes is None or len(text) <= most_bytes or most <= 1:
             return text.decode()
-        most = max(1, min(most - 1, most * most_bytes // len(text)))
+        most -= 1
+
+
+def _count_that_fits(items: Sequence[Any], most_bytes: int) -> int:
+    """How many of the first items have at most so many bytes with a comma each; 1 if the first has more."""
+    used = 0
+    for number, item in enumerate(items):
+        used += len(_encode(item)) + 1
+        if used > most_bytes:
+            return max(number, 1)
+    return len(items)
 
 
 def read_page(text: str | bytes) -> Page:
