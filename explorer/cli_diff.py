@@ -141,17 +141,7 @@ def _explore_in(folder: Path, top: Path, args: argparse.Namespace, name: str) ->
         raise UsageError(f"at {name} there is no folder {here.relative_to(top.resolve())}")
     with tempfile.TemporaryDirectory(prefix="tcompile-diff-") as written:
         output = Path(written) / "record.json"
-        command = [
-            sys.executable,
-            "-m",
-            "tcompile",
-            "explore",
-            args.code[0],
-            *_words(args),
-            "--strictly",
-            "--json",
-            str(output),
-        ]
+        command = [sys.executable, "-P", "-m", "tcompile", "explore", args.code[0], *_words(args), "--strictly"]
         done = subprocess.run(
             [*command, f"--json={output}"], cwd=inside, env=_environment(folder, top), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False,
