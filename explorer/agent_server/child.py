@@ -1,6 +1,6 @@
 """Run a command of `tcompile` as a child process with limits, and read its answer.
 
-A server keeps one process waiting that has imported torch and tcompile, see `warm`; it runs the next command alone.
+A server keeps one process waiting that has imported torch and tcompile, and runs the next command (tcompile.preloaded).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Commands:
         import anyio
 
         limits = (str(self.limits.seconds), str(self.limits.bytes))
-        words = [sys.executable, "-I", "-S", guard.__file__, *limits, *self.python, "-m", f"{__package__}.warm"]
+        words = [sys.executable, "-I", "-S", guard.__file__, *limits, *self.python, "-m", "tcompile.preloaded"]
         return await anyio.open_process(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(os.environ),
             start_new_session=True,

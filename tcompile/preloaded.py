@@ -1,6 +1,6 @@
 """Import torch and tcompile, then wait on standard input for one command of `tcompile`, and run it.
 
-    python -P -m explorer.agent_server.warm < JOB       JOB: {"folder": "…", "words": ["show", "run.json"]}
+    python -P -m tcompile.preloaded < JOB       JOB: {"folder": "…", "words": ["show", "run.json"]}
 
 No code of the user is imported, and each process runs one command: nothing of a program stays for the next.
 """
