@@ -435,7 +435,8 @@ def _find_artifacts(record: Record, name: str) -> Sequence[Artifact]:
     try:
         first = record[name]
     except KeyError as error:
-        lazily = ", ".join(machine_stages(record))
+        has_reason = any(problem.stage == name for problem in record.problems)
+        lazily = "" if has_reason else ", ".join(machine_stages(record))
         words = f"; its kernels compile, when one is asked for, to: {lazily}" if lazily else ""
         raise UsageError(f"{error.args[0]}{words}") from None
     return [first] if name == first.id else record.of_stage(name)

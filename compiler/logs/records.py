@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import md5
 from typing import Any
 
+from compiler.logs.absent import why_absent
 from compiler.logs.cache_keys import CACHES
 from compiler.logs.capture import (
     break_of,
@@ -39,7 +40,6 @@ from compiler.logs.parts import (
 from compiler.logs.phases import phase_times
 from compiler.logs.sources import LoggedSources
 from compiler.record import (
-    NOT_IN_LOGS,
     Artifact,
     Decision,
     Entity,
@@ -97,7 +97,6 @@ _FAILURES = {
     "propagate_real_tensors_provenance": "draft_export assumed what holds for the example input",
     "fx_interpreter_error": "a graph could not be interpreted",
 }
-_HINT = "run the function here with tcompile.explore to see it"
 _OF_PROCESS = ("chromium_event", "artifact", "graph_dump", "dump_file", "compilation_metrics")
 """Events that may belong to no compilation."""
 MOST_NODES = 20_000
@@ -256,18 +255,8 @@ class _Reader:
         self._say_what_is_absent()
 
     def _say_what_is_absent(self) -> None:
-        made = {artifact.stage for artifact in self.builder.artifacts.values()}
-        for stage, reason in NOT_IN_LOGS.items():
-            if stage not in made:
-                self.builder.problem(Problem(stage, reason, _HINT))
-        if made & {"joint", "forward", "inference"} and not made & {"captured", "exported"}:
-            words = (
-                "this was compiled without TorchDynamo, as by standalone_compile or AOTInductor, or came from a cache"
-            )
-            self.builder.problem(Problem("captured", words))
-        elif not made & {"captured", "exported"}:
-            words = "no compilation in this log has a graph: frames were skipped, failed, or the log ends before"
-            self.builder.problem(Problem("captured", words, "the breaks and the index of the job say why"))
+        for reason in why_absent({artifact.stage for artifact in self.builder.artifacts.values()}):
+            self.builder.problem(reason)
         if missing := self.book.missing_files():
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             words = (

@@ -479,7 +479,7 @@ class Record:
         raise KeyError(self._absent(name))
 
     def _absent(self, name: str) -> str:
-        asked = (name, *MACHINE_STAGES[: MACHINE_STAGES.index(name)]) if name in MACHINE_STAGES else (name,)
+        asked = (name, *MACHINE_STAGES[: MACHINE_STAGES.index(name)], "kernels") if name in MACHINE_STAGES else (name,)
         why = [problem.reason for stage in asked for problem in self.problems if problem.stage == stage]
         if why:
             return f"stage {name!r} is not in this record: {why[0]}"

@@ -217,6 +217,8 @@ def test_ddp_graph_without_split_says_why(optimize_ddp: str, why: str) -> None:
     ids = '"frame_id": 0, "frame_compile_id": 0, "has_payload": ""'
     text = "".join(f"{head}{{{event}, {ids}}}\n{payload}" for event in events)
     record = record_of(Log(("a.log",), (text.encode(),)))
+    with pytest.raises(KeyError, match="this log has no code of Inductor"):
+        record["ptx"]
     assert "not split into buckets" in record["captured"].title
     assert [(found.verdict, why in found.why) for found in record.decisions] == [("not split", True)]
 
