@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.brief_measurements import brief_measurements
-from tests.forked_python import forked_python
+from tests.forked_python import explore_once, forked_interpreters, forked_python
 
 PRIVATE_FOLDERS = (
     "IPYTHONDIR",
@@ -70,6 +70,8 @@ SLOW = (
     "tests/compiler/backend/test_scatter.py",
     "tests/compiler/autograd/test_partition.py",
 )
+#: So many tests take longer than an exploration.
+MANY = 1000
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -97,13 +99,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Freeze the objects that test modules import, so that thousands of full garbage collections skip them.
 
-    Also let torch's structured trace propagate: pytest adds handlers to loggers that don't, and torch writes long
-    messages to this one as soon as it has a handler.
+    For many tests, explore once before, because the first exploration imports as many objects again. Also let torch's
+    structured trace propagate: pytest adds handlers to loggers that don't, and torch writes long messages to this one
+    as soon as it has a handler.
     """
     logging.getLogger("torch.__trace").propagate = True
+    if len(session.items) > MANY:
+        explore_once()
     gc.collect()
     gc.freeze()
 
@@ -128,6 +133,16 @@ def measure_briefly() -> Iterator[None]:
         if "torch" in sys.modules:  # else no test module has imported torch, and the import takes seconds
             for owner, name, value in brief_measurements():
                 patch.setattr(owner, name, value)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fork_interpreters() -> Iterator[None]:
+    """Let processes of Triton's interpreter be forks: each would import torch and Triton for five seconds."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    with forked_interpreters():
         yield
 
 
