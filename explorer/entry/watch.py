@@ -38,7 +38,7 @@ def changes_text(found: RunDiff) -> str:
     changed = [each for each in found.artifacts if each.changed or not (each.before and each.after)]
     stages = [each for each in changed if each.stage != "source"]
     if not stages and not found.capture:
-        return f"nothing changed but {'the source' if changed else 'a file that the call does not use'}"
+        return "nothing changed but the source" if changed else "nothing that the call uses has changed"
     rows = [(each.id, each.verdict) for each in stages]
     parts = [lines_behind(found), found.capture, "\n".join(columns(rows))]
     for each in stages:
@@ -65,6 +65,7 @@ class Watch:
     before: Run | None = None
     files: FollowedFiles = field(default_factory=FollowedFiles)
     is_over: bool = False
+    is_exploring: bool = False
 
     def run(self) -> None:
         """Watch until interrupted. Raises UsageError and LoadError if the call can't be found at the start."""
@@ -89,11 +90,15 @@ class Watch:
 
     @contextmanager
     def _note_interrupts(self) -> Iterator[None]:
-        """Note Ctrl-C in the block too: Python drops the KeyboardInterrupt if it comes while a finalizer runs."""
+        """Note Ctrl-C in the block; it interrupts an exploration. Else the next look at the files ends the watch.
+
+        Python drops a KeyboardInterrupt that comes while a finalizer runs, and prints it.
+        """
 
         def interrupt(_signal: int, _frame: FrameType | None) -> None:
             self.is_over = True
-            raise KeyboardInterrupt
+            if self.is_exploring:
+                raise KeyboardInterrupt
 
         before = signal.signal(signal.SIGINT, interrupt)
         try:
@@ -101,11 +106,19 @@ class Watch:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        self.is_exploring = True
+        try:
+            yield
+        finally:
+            self.is_exploring = False
+
     def explore(self, *, is_first: bool = False) -> None:
         """Explore once, and show the run, what changed since the last one, or the error in one message."""
         start = time.perf_counter()
         try:
-            with fresh_imports(self.files.follow), _no_input():
+            with fresh_imports(self.files.follow), _no_input(), self._interruptible():
                 run = explore_loaded(self.args, self.options)
         except UserError as error:
             self._follow_error(error.cause)
