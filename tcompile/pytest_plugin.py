@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +51,7 @@ class TcompileBudget:
         """
         import torch
 
+        from compiler.torch_api.own_trace import uncaptured_trace
         from explorer.budget.baseline import BaselineError
         from explorer.budget.reports import report_text
         from explorer.entry.budget import Terms, check_terms, report_on, update_baseline
@@ -66,7 +65,7 @@ class TcompileBudget:
         terms = Terms(name, given, baseline, at_most or {}, tolerances or {}, all_code)
 
         def run_call() -> Run:
-            with _uncaptured_trace():
+            with uncaptured_trace():
                 return explore(fn, *args, kwargs=kwargs, calls=calls, **options)
 
         try:
@@ -91,17 +90,3 @@ def tcompile_budget(request: pytest.FixtureRequest) -> TcompileBudget:
     is_update = bool(request.config.getoption("--tcompile-update"))
     file, _, test = request.node.nodeid.partition("::")  # a parameter in the name of the test may have a slash
     return TcompileBudget(f"{file.rpartition('/')[2]}::{test}", path.with_name(BASELINE), is_update)
-
-
-@contextmanager
-def _uncaptured_trace() -> Iterator[None]:
-    """Take pytest's handlers off torch's structured trace in the block: a failure would print hundreds of its lines."""
-    trace = logging.getLogger("torch.__trace")
-    taken = [handler for handler in trace.handlers if type(handler).__module__.startswith("_pytest.")]
-    for handler in taken:
-        trace.removeHandler(handler)
-    try:
-        yield
-    finally:
-        for handler in taken:
-            trace.addHandler(handler)

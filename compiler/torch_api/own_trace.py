@@ -29,6 +29,19 @@ def written_trace(file: IO[str]) -> Iterator[None]:
         handler.close()
 
 
+@contextmanager
+def uncaptured_trace() -> Iterator[None]:
+    """Take pytest's handlers off the structured trace in the block: a failure would print hundreds of its lines."""
+    taken = [handler for handler in trace_log.handlers if type(handler).__module__.startswith("_pytest.")]
+    for handler in taken:
+        trace_log.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in taken:
+            trace_log.addHandler(handler)
+
+
 class _OwnProcess(logging.StreamHandler[IO[str]]):
     """Writes the events of the process that made it, not those of forks, which share its file."""
 
