@@ -28,13 +28,13 @@ def encoder() -> Case:
 def bert() -> Case:
     from transformers import BertConfig, BertModel
 
-    return BertModel(BertConfig(num_hidden_layers=2)).train(), {"input_ids": torch.randint(0, 1000, (1, 64))}
+    return BertModel(BertConfig(num_hidden_layers=1)).train(), {"input_ids": torch.randint(0, 1000, (1, 64))}
 
 
 def vit() -> Case:
     from transformers import ViTConfig, ViTModel
 
-    return ViTModel(ViTConfig(num_hidden_layers=2)).train(), {"pixel_values": torch.randn(1, 3, 224, 224)}
+    return ViTModel(ViTConfig(num_hidden_layers=1)).train(), {"pixel_values": torch.randn(1, 3, 224, 224)}
 
 
 def total(value: Any) -> torch.Tensor:

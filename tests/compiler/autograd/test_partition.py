@@ -15,7 +15,7 @@ from compiler.calls.kept_graphs import KeptFrame
 from compiler.engine import Exploration
 from compiler.record import Entity, Record
 from compiler.record.options import Options
-from tests.compiler.models import MLP, ResNet, gpt2
+from tests.compiler.models import MLP, Block, gpt2
 
 OPTIONS = Options(stages=("joint", "forward", "backward"))
 
@@ -33,13 +33,14 @@ def mlp() -> tuple[Record, KeptFrame]:
 
 
 @pytest.fixture(scope="module")
-def resnet() -> tuple[Record, KeptFrame]:
-    return explored(ResNet(1).train(), {"x": torch.randn(2, 3, 64, 64)}, torch.sum)
+def block() -> tuple[Record, KeptFrame]:
+    """A residual block: three convolutions, each with batch norm."""
+    return explored(Block(4, 8, 2).train(), {"x": torch.randn(2, 4, 16, 16)}, torch.sum)
 
 
 @pytest.fixture(scope="module")
 def language_model() -> tuple[Record, KeptFrame]:
-    model, arguments = gpt2(layers=2)
+    model, arguments = gpt2(layers=1)
     return explored(model, arguments, lambda output: output.loss)
 
 
@@ -47,7 +48,7 @@ def calls(record: Record) -> list[Entity]:
     return [entity for artifact in record.of_stage("backward") for entity in artifact.entities if entity.kind == "call"]
 
 
-@pytest.mark.parametrize("model", ["mlp", "resnet", "language_model"])
+@pytest.mark.parametrize("model", ["mlp", "block", "language_model"])
 def test_every_backward_node_has_a_role(model: str, request: pytest.FixtureRequest) -> None:
     record, _ = request.getfixturevalue(model)
     found = calls(record)
@@ -90,8 +91,8 @@ def test_dropout_role_is_random_numbers(mlp: tuple[Record, KeptFrame]) -> None:
     assert "random numbers" in {entity.attrs.get("role") for entity in record["forward"].entities}
 
 
-def test_each_saved_value_has_a_partitioner_reason(resnet: tuple[Record, KeptFrame]) -> None:
-    record, _ = resnet
+def test_each_saved_value_has_a_partitioner_reason(block: tuple[Record, KeptFrame]) -> None:
+    record, _ = block
     saved = {
         one.subjects[-1]: one for one in record.decisions if (one.pass_name, one.verdict) == ("partition", "saved")
     }
@@ -102,10 +103,10 @@ def test_each_saved_value_has_a_partitioner_reason(resnet: tuple[Record, KeptFra
     assert all("cheap to compute again" in why or "has to be in memory" in why for why in convolutions)
 
 
-def test_running_statistics_are_reported_as_mutated_inputs(resnet: tuple[Record, KeptFrame]) -> None:
-    record, _ = resnet
+def test_running_statistics_are_reported_as_mutated_inputs(block: tuple[Record, KeptFrame]) -> None:
+    record, _ = block
     mutated = [one for one in record.decisions if one.verdict == "mutated input"]
-    layers = sum(isinstance(module, nn.BatchNorm2d) for module in ResNet(1).modules())
+    layers = sum(isinstance(module, nn.BatchNorm2d) for module in Block(4, 8, 2).modules())
     assert len(mutated) == 3 * layers
     needs = {
         entity.id: entity.attrs["requires_grad"]
@@ -130,10 +131,10 @@ def test_frozen_parameters_and_input_views_are_reported() -> None:
     assert any(one.verdict == "aliased output" and "view of input" in one.why for one in record.decisions)
 
 
-@pytest.mark.parametrize("model", ["mlp", "resnet"])
+@pytest.mark.parametrize("model", ["mlp", "block"])
 def test_bytes_saved_by_eager_are_exact(model: str, request: pytest.FixtureRequest) -> None:
     _, frame = request.getfixturevalue(model)
-    net, size = (MLP(), (8, 64)) if model == "mlp" else (ResNet(1), (2, 3, 64, 64))
+    net, size = (MLP(), (8, 64)) if model == "mlp" else (Block(4, 8, 2), (2, 4, 16, 16))
     kept: dict[int, torch.Tensor] = {}
     pack = lambda tensor: kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)  # noqa: E731
     with saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -142,16 +143,16 @@ def test_bytes_saved_by_eager_are_exact(model: str, request: pytest.FixtureReque
     del result
 
 
-def test_counting_saved_bytes_has_no_side_effects(resnet: tuple[Record, KeptFrame]) -> None:
-    _, frame = resnet
+def test_counting_saved_bytes_has_no_side_effects(block: tuple[Record, KeptFrame]) -> None:
+    _, frame = block
     before, state = [value.clone() for value in frame.arguments], torch.get_rng_state()
     saved_by_eager(frame.captured)
     assert all(map(torch.equal, before, frame.arguments))
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_smaller_memory_budget_saves_less_and_recomputes_more(resnet: tuple[Record, KeptFrame]) -> None:
-    _, frame = resnet
+def test_smaller_memory_budget_saves_less_and_recomputes_more(block: tuple[Record, KeptFrame]) -> None:
+    _, frame = block
     found = [partition(frame.joint, budget) for budget in (1.0, 0.5, 0.0)]
     kept = [one.activation_bytes for one in found]
     assert kept[0] > kept[1] > kept[2] == 0
@@ -159,15 +160,15 @@ def test_smaller_memory_budget_saves_less_and_recomputes_more(resnet: tuple[Reco
     assert work[0] < work[1] < work[2]
 
 
-def test_default_budget_reproduces_the_actual_partition(resnet: tuple[Record, KeptFrame]) -> None:
-    record, frame = resnet
+def test_default_budget_reproduces_the_actual_partition(block: tuple[Record, KeptFrame]) -> None:
+    record, frame = block
     saved = {one.subjects[-1] for one in record.decisions if (one.pass_name, one.verdict) == ("partition", "saved")}
     again = partition(frame.joint, 1.0)
     assert {f"backward[0/0].{value.name}" for value in again.saved} == saved
 
 
-def test_saving_everything_recomputes_nothing(resnet: tuple[Record, KeptFrame]) -> None:
-    _, frame = resnet
+def test_saving_everything_recomputes_nothing(block: tuple[Record, KeptFrame]) -> None:
+    _, frame = block
     everything = partition(frame.joint, None)
     assert everything.activation_bytes > partition(frame.joint, 1.0).activation_bytes
     assert everything.recomputed_flops == 0

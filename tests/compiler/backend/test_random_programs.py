@@ -42,14 +42,14 @@ def held_against_eager(steps: list[Step], kind: dict[str, bool], options: dict[s
     check(case)
 
 
-@settings(max_examples=10, **fixed)
+@settings(max_examples=6, **fixed)
 @given(steps=wide, kind=kinds)
 def test_machine_code_matches_eager(steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {})
 
 
 @pytest.mark.parametrize("code", ["interpret", "triton"])
-@settings(max_examples=12, **fixed)
+@settings(max_examples=8, **fixed)
 @given(steps=usual, kind=kinds)
 def test_interpreted_code_matches_eager(code: str, steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {"interpret": True} if code == "interpret" else {"code": "triton"})

@@ -73,7 +73,7 @@ def simple() -> Record:
 
 
 @given(instances(Record))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_json_round_trips_exactly(record: Record) -> None:
     encoded = record.to_json()
     again = Record.decode(encoded.encode())
