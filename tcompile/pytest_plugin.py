@@ -1,7 +1,11 @@
-"""The pytest fixture `tcompile_budget`. Importing this module imports neither torch nor the rest of tcompile."""
+"""The pytest fixture `tcompile_budget`, and failed tests shown without torch's trace.
+
+Importing this module imports neither torch nor the rest of tcompile.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("tcompile").addoption(
         "--tcompile-update", action="store_true", help=f"write what calls cost into {BASELINE}, beside each test file"
     )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep torch's trace, which `tcompile run` asks for, out of the logs of failed tests. Called by pytest.
+
+    pytest shows the records of all loggers. Those of the trace have no message: hundreds of empty lines.
+    """
+    shown = session.config.pluginmanager.get_plugin("logging-plugin")
+    for name in ("caplog_handler", "report_handler"):
+        handler = getattr(shown, name, None)
+        if isinstance(handler, logging.Handler):
+            handler.addFilter(_is_not_of_trace)
+
+
+def _is_not_of_trace(record: logging.LogRecord) -> bool:
+    return record.name != "torch.__trace"
 
 
 class TcompileBudget:

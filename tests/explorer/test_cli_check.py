@@ -37,6 +37,19 @@ from ..nets import model
 def slow(x):
     return model(net(x)).sum().item() * x
 """
+TRACED = """\
+import logging, sys
+
+trace = logging.getLogger("torch.__trace")
+trace.setLevel(logging.DEBUG)
+trace.propagate = False  # as torch does
+
+
+def test_it():
+    trace.debug("")
+    logging.getLogger("mine").warning("")
+    raise ValueError(sorted({"torch", "explorer"} & {*sys.modules}))
+"""
 WORSE = CODE.replace("    return torch.relu", "    print(x.sum().item())\n    return torch.relu")
 WORDS = ["model.py:model", "--input", "rand(8, 8)"]
 _TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
@@ -189,9 +202,14 @@ def test_two_commits_are_compared_without_a_checkout(folder: Path, capsys: pytes
     assert "git knows no commit 'nowhere'" in wrong(capsys, "diff", "--at", "nowhere", "model.py:model")
 
 
-def test_fixture_checks_a_budget_and_starts_without_torch(folder: Path) -> None:
-    code = "import sys, tcompile.pytest_plugin; assert 'torch' not in sys.modules and 'explorer' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+def test_fixture_checks_a_budget_and_plugin_hides_the_trace(folder: Path) -> None:
+    Path("test_trace.py").write_text(TRACED)
+    plain = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    words = [sys.executable, "-m", "pytest", "-p", "tcompile.pytest_plugin", "test_trace.py"]
+    shown = subprocess.run(words, env=plain, capture_output=True, text=True, check=False).stdout
+    assert "ValueError: []" in shown
+    assert "WARNING  mine:" in shown
+    assert "torch.__trace:" not in shown
     baseline, x = Path("tests.json").absolute(), torch.rand(8)
     TcompileBudget("test_it", baseline, True)(kept, x, stages="captured")
     TcompileBudget("test_it", baseline, False)(kept, x, stages="captured")
