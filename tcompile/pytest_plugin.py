@@ -36,11 +36,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     for name in ("caplog_handler", "report_handler"):
         handler = getattr(shown, name, None)
         if isinstance(handler, logging.Handler):
-            handler.addFilter(_is_not_of_trace)
+            handler.addFilter(_has_message)
 
 
-def _is_not_of_trace(record: logging.LogRecord) -> bool:
-    return record.name != "torch.__trace"
+def _has_message(record: logging.LogRecord) -> bool:
+    return bool(record.msg) or not record.name.startswith("torch.")
 
 
 class TcompileBudget:

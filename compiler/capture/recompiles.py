@@ -279,7 +279,7 @@ def _switched_settings(reason: str, now: dict[str, Any]) -> Iterator[GuardFailur
         if key in reason and isinstance(value, bool):
             yield _setting_failure(key, switch_words(key, not value), switch_words(key, value))
         elif key in reason:
-            yield _setting_failure(key, "", "", f"{switch_name(key)} is another")
+            yield _setting_failure(key, "", "", f"{switch_name(key)} has changed")
 
 
 def _setting_failure(key: str, old: str, new: str, change: str = "") -> GuardFailure:

@@ -253,7 +253,7 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard], symbols: Sequen
         return _tensor_failure(entry, match)
     if code.startswith(("GLOBAL_STATE", "___check_global_state")):
         key = next((key for key in _STATES if key in code), "")
-        words = f"{_STATES.get(key, 'a torch setting')} is another"
+        words = f"{_STATES.get(key, 'a torch setting')} has changed"
         return GuardFailure(entry, _STATES.get(key, "torch setting"), _STATES.get(key, "torch setting"), "", "", words)
     source, old = _parse_comparison(code)
     name = argument(source) if source.startswith(("L[", "G[")) else source

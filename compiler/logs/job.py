@@ -29,6 +29,11 @@ class Rank:
     number: int
     log: Log
 
+    @property
+    def is_of_group(self) -> bool:
+        """Whether the log says which rank of a process group it is; other processes are only counted."""
+        return self.log.rank is not None
+
     @cached_property
     def compilations(self) -> tuple[Compilation, ...]:
         """The compilations, in the order in which they started; their graphs are not read."""
@@ -118,8 +123,11 @@ class Job:
 
     @cached_property
     def comparison(self) -> RankComparison:
-        """The groups of equal ranks, and where the others differ."""
-        return compare_ranks({number: rank.log for number, rank in self.ranks.items()})
+        """The groups of equal ranks, and where the others differ.
+
+        Processes without a rank, such as the workers of a DataLoader, run different code: they are not compared.
+        """
+        return compare_ranks({number: rank.log for number, rank in self.ranks.items() if rank.is_of_group})
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -166,7 +174,8 @@ class Job:
 
     def __repr__(self) -> str:
         events = sum(len(rank.log) for rank in self.ranks.values())
-        return f"<Job {self.path.name}: {pluralize(len(self.ranks), 'rank')}, {pluralize(events, 'event')}>"
+        kind = ("rank",) if all(rank.is_of_group for rank in self.ranks.values()) else ("process", "processes")
+        return f"<Job {self.path.name}: {pluralize(len(self.ranks), *kind)}, {pluralize(events, 'event')}>"
 
 
 def _free_number(taken: Mapping[int, Rank]) -> int:

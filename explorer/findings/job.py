@@ -114,9 +114,21 @@ def _counts(ranks: Sequence[RankCompilations], found: Sequence[Found]) -> str:
     outcomes = ", ".join(f"{statuses[status]:,} {COUNTED[status]}" for status in STATUSES if statuses[status])
     seconds = sum(one.total for _, one in found)
     total = f", {seconds_text(seconds)} in all" if seconds else ""
-    where = f" on {len(ranks)} ranks" if len(ranks) > 1 else ""
-    counts = f"{pluralize(len(found), 'compilation')} of {pluralize(len(functions), 'function')}{where}"
+    counts = f"{pluralize(len(found), 'compilation')} of {pluralize(len(functions), 'function')}{_processes(ranks)}"
     return f"{counts}{total}: {outcomes}"
+
+
+def _processes(ranks: Sequence[RankCompilations]) -> str:
+    """` on 8 ranks`, ` in 5 processes` if none has a rank; empty for one process."""
+    if len(ranks) == 1:
+        return ""
+    count = sum(each.is_of_group for each in ranks)
+    others = len(ranks) - count
+    words = [f"on {pluralize(count, 'rank')}"] if count else []
+    if others:
+        other = "other " if count else ""
+        words.append(f"in {pluralize(others, f'{other}process', f'{other}processes')}")
+    return f" {' and '.join(words)}" if words else ""
 
 
 def _warnings(found: Iterable[Compilation]) -> Iterable[str]:

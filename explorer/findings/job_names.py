@@ -16,10 +16,14 @@ _NAME = 34
 
 @dataclass(frozen=True, slots=True)
 class RankCompilations:
-    """The compilations of one rank. `rank` is None in a job of one process."""
+    """The compilations of one rank. `rank` is None in a job of one process.
+
+    If `is_of_group` is false, the process is in no process group, and `rank` is only its number.
+    """
 
     rank: int | None
     compilations: tuple[Compilation, ...]
+    is_of_group: bool = True
 
 
 Found = tuple[int | None, Compilation]

@@ -36,11 +36,17 @@ class JobFacts:
 def ranks_of(job: Job) -> list[RankCompilations]:
     """The compilations of each rank; a job of one process has no ranks."""
     is_one = len(job.ranks) == 1
-    return [RankCompilations(None if is_one else number, rank.compilations) for number, rank in job.ranks.items()]
+    return [
+        RankCompilations(None if is_one else number, rank.compilations, rank.is_of_group)
+        for number, rank in job.ranks.items()
+    ]
 
 
 def rank_facts(job: Job) -> Document:
     """Groups of equal ranks, and the first difference of each kind."""
+    if len(job.ranks) > 1 and not any(rank.is_of_group for rank in job.ranks.values()):
+        words = "processes compiled, and none has a rank of a process group: they are not compared."
+        return (Text(f"{len(job.ranks)} {words}"),)
     return rank_document(job.comparison) or (Text("This job has one rank, so there is nothing to compare."),)
 
 
@@ -53,14 +59,14 @@ def cold_start_facts(job: Job) -> Document:
     rank = job.ranks[slowest]
     outcomes = cache_outcomes(rank.log, rank.compilations)
     found = cold_start_document(starts[slowest], outcomes, tuple(remote_caches(rank.log)))
-    return (*_ranks_by_time(starts, slowest), *found)
+    return (*_ranks_by_time(starts, slowest, "rank" if rank.is_of_group else "process"), *found)
 
 
-def _ranks_by_time(starts: Mapping[int, ColdStart], slowest: int) -> Iterator[Parts]:
+def _ranks_by_time(starts: Mapping[int, ColdStart], slowest: int, kind: str) -> Iterator[Parts]:
     if len(starts) > 1:
         first = min(starts, key=lambda number: starts[number].seconds)
-        words = f"Rank {slowest} is ready last, after {seconds_text(starts[slowest].seconds)}"
-        yield Text(f"{words}; rank {first} is ready first, after {seconds_text(starts[first].seconds)}.")
+        words = f"{kind.capitalize()} {slowest} is ready last, after {seconds_text(starts[slowest].seconds)}"
+        yield Text(f"{words}; {kind} {first} is ready first, after {seconds_text(starts[first].seconds)}.")
 
 
 def cold_starts(job: Job) -> dict[int, ColdStart]:

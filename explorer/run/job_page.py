@@ -56,7 +56,7 @@ class JobPage:
 
 def index_of(job: Job, *, with_start: bool = True) -> Document:
     """The index of a job as a document, with what differs between its ranks, and with its cold start, folded."""
-    differences = () if len(job.ranks) == 1 else rank_document(job.comparison)
+    differences = rank_document(job.comparison)
     index = job_document(title_of(job), ranks_of(job), job.problem_words, differences)
     start = (Fold("The time until every function was compiled", tuple(cold_start_facts(job))),) if with_start else ()
     return [*index, *start]

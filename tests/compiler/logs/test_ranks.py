@@ -22,7 +22,7 @@ from explorer.cli import main
 from explorer.findings.cold_start import bypass_parts, cache_change_document, cold_start_document, flame_svg
 from explorer.findings.job_ranks import rank_document
 from explorer.render.text import document_text
-from explorer.run.job_page import record_named
+from explorer.run.job_page import index_text, record_named
 
 GRAPH = """class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[8, 4][4, 1]cpu"):
@@ -99,6 +99,17 @@ def gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(Path(__file__).with_name("two_gpus.tar.gz")) as archive:
         archive.extractall(folder, filter="data")
     return folder
+
+
+def test_processes_without_a_rank_are_not_compared() -> None:
+    made = [Events(number).compilation(graph).log() for number, graph in enumerate((GRAPH, MORE))]
+    job = Job.of_logs("workers", [Log(log.names, log.texts) for log in made])
+    assert (job.comparison.groups, repr(job)) == ((), "<Job workers: 2 processes, 10 events>")
+    text = index_text(job)
+    assert "2 compilations of 1 function in 2 processes" in text
+    assert "Ranks" not in text
+    with_rank = Job.of_logs("job", [made[0], Log(made[1].names, made[1].texts)])
+    assert "on 1 rank and in 1 other process" in index_text(with_rank)
 
 
 def test_equal_ranks_on_two_gpus_do_not_differ(gpus: Path) -> None:
