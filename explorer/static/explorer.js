@@ -176,7 +176,7 @@ export class Explorer {
       else this.addPane().show(name);
     }
     this.root.classList.toggle("tc-no-inspector", (begins.length > 1 || begins[0] === "chain_rule") && !this.store.manifest.versus);
-    if (!begins.length && compare) this.addPane().compareAs(compare[1], compare[0]);
+    if (!begins.length && compare) this.addPane().compareAs(compare[0], compare[1]);
   }
 
   runningChanged() {
