@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -36,6 +38,9 @@ def test_kernel_pairs_show_facts_and_full_sources(open_page: OpenPage, page: Pag
 
 def test_artifact_is_compared_with_the_other_side(open_page: OpenPage) -> None:
     view = open_page(both_sides(fused_record("h100"), fused_record("a100"), ("h100", "a100")))
+    opened = view.stage.locator(".tc-choose")  # a diff, from the first side to the second
+    expect(opened.first).not_to_have_value(re.compile("^a100: "))
+    expect(opened.last).to_have_value(re.compile("^a100: "))
     view.open_stage("post_grad")
     view.stage.locator(".tc-choose").first.select_option("post_grad[0/0 inference]")
     view.stage.get_by_role("button", name="Compare with another artifact").click()
