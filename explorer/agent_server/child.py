@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from explorer.agent_server import guard
 from explorer.run.answers import AnswerError, Page, read_page
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MOST_OUTPUT: Final = 64_000_000
 KEPT_ERRORS: Final = 4_000
 _SECONDS_TO_END = 10.0
+_WITHOUT_TORCH = ("show", "diff")
+"""Commands that read records and start without torch: the process that waits stays for others."""
 _UNITS: Final = {
     "s": 1.0, "min": 60.0, "h": 3600.0,
     "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30,
@@ -106,19 +108,21 @@ class Commands:
             raise self._failure(status, printed)
 
     async def _run(self, words: Sequence[str], folder: Path) -> tuple[int, bytes, str]:
-        async with self._run_job({"folder": str(folder), "words": list(words)}) as process:
+        async with self._run_job(list(words), folder) as process:
             output, printed = await _read_both(process)
             if len(output) > MOST_OUTPUT:
                 raise ToolError(f"the answer has more than {MOST_OUTPUT // 10**6} MB; ask for one stage or compilation")
             return await process.wait(), output, printed
 
     @contextlib.asynccontextmanager
-    async def _run_job(self, job: Mapping[str, Any]) -> AsyncIterator[Process]:
+    async def _run_job(self, words: list[str], folder: Path) -> AsyncIterator[Process]:
         """The process of a command; it is ended at the end of the block, and if the block is cancelled."""
         import anyio
 
+        is_light = words[0] in _WITHOUT_TORCH
+        job = {} if is_light else {"folder": str(folder), "words": words}
         with anyio.CancelScope(shield=True):
-            process = await self._take()
+            process = await (self._start("tcompile", *words, folder=folder) if is_light else self._take())
         try:
             assert process.stdin is not None
             with contextlib.suppress(OSError, anyio.BrokenResourceError):  # it has ended: its status tells how
@@ -142,13 +146,15 @@ class Commands:
         if self.keeps_one and self.waiting is None:
             self.waiting = await self._start()
 
-    async def _start(self) -> Process:
+    async def _start(self, *module: str, folder: Path | None = None) -> Process:
+        """Start a module with its arguments under the guard, by default one that waits for a job."""
         import anyio
 
         limits = (str(self.limits.seconds), str(self.limits.bytes))
-        words = [sys.executable, "-I", "-S", guard.__file__, *limits, *self.python, "-m", "tcompile.preloaded"]
+        command = [*self.python, "-m", *(module or ("tcompile.preloaded",))]
         return await anyio.open_process(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(os.environ),
+            [sys.executable, "-I", "-S", guard.__file__, *limits, *command], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=_environment(os.environ),
             start_new_session=True,
         )  # fmt: skip
 
