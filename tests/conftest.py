@@ -98,6 +98,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(SLOW)))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import test modules without garbage collection: it would go through all objects again as their number grows."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Freeze the objects that test modules import, so that thousands of full garbage collections skip them.
@@ -106,9 +116,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     structured trace propagate: pytest adds handlers to loggers that don't, and torch writes long messages to this one
     as soon as it has a handler.
     """
-    logging.getLogger("torch.__trace").propagate = True
+    trace = logging.getLogger("torch.__trace")
+    trace.propagate = True
     if len(session.items) > MANY:
+        trace.disabled = True  # else it prints a line
         explore_once()
+        trace.disabled = False
     gc.collect()
     gc.freeze()
 
