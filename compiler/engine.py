@@ -28,6 +28,7 @@ from compiler.calls.kept_graphs import KeptFrame
 from compiler.calls.regions import add_regions
 from compiler.calls.state import StateBefore, state_before
 from compiler.capture.by_design import is_by_design
+from compiler.capture.function_names import title_of
 from compiler.capture.sources import is_installed
 from compiler.distributed.collectives import place_of_process
 from compiler.distributed.group import SimulatedGroup
@@ -50,7 +51,7 @@ from compiler.torch_api.dtensor import is_dtensor
 from compiler.torch_api.fake_tensors import unset_fake_temporarily
 from compiler.torch_api.flex_attention import attend_as_on
 from compiler.torch_api.passes_of_ranks import allow_passes_of_ranks
-from compiler.torch_api.patching import Function
+from compiler.torch_api.patching import Function, replace_attribute
 from compiler.torch_api.pipelines import decide_without_other_stages, pipeline_schedules
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.released import revert_leftover_fx_patches
@@ -58,6 +59,7 @@ from compiler.torch_api.shard_shapes import Sharding, shardings
 from compiler.torch_api.supported import warn_of_newer_torch
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
+from compiler.virtual_gpu.autocast import begin_on_cpu
 from compiler.virtual_gpu.gpu import active_driver
 
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
@@ -138,6 +140,8 @@ class Exploration:
             launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))
             on_gpu = destination(self.options, [torch.device("cpu")]).gpu is not None
             launches.enter_context(attend_as_on("cuda" if on_gpu else "cpu"))
+            if on_gpu and not torch.cuda.is_available():
+                launches.enter_context(replace_attribute(torch.autocast, "__init__", begin_on_cpu))
             stack.callback(self._recorder.finish)
             observer = untimed_observer(self._recorder, self._recorder.torch_time)
             self._observation = stack.enter_context(dynamo.observe(observer))
@@ -514,13 +518,6 @@ def _tensors_of(call: Call) -> list[Any]:
     module = call.fn if isinstance(call.fn, torch.nn.Module) else getattr(call.fn, "__self__", None)
     own = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
     return [*tree_leaves((call.args, call.kwargs)), *own]
-
-
-def title_of(fn: Any) -> str:
-    """Name of a function or module, as the user knows it."""
-    if isinstance(fn, torch.nn.Module):
-        return type(fn).__name__
-    return getattr(fn, "__qualname__", type(fn).__name__).rsplit("<locals>.", 1)[-1]
 
 
 def _backend(options: Options) -> Any:

@@ -27,7 +27,7 @@ from compiler.capture.by_design import is_by_design
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
 from compiler.capture.error_words import first_lines, hint_of
-from compiler.capture.function_names import function_name
+from compiler.capture.function_names import function_name, title_of
 from compiler.capture.guards import Failed, guards_of, stack_names
 from compiler.capture.recompiles import mark_limit_reached, recompile, with_graph_changes
 from compiler.capture.skips import EMPTY, Skip, SkipLog
@@ -106,16 +106,16 @@ class Recorder:
         number = list(self._frame_ids).index(key[0])
         return compilations.setdefault(key[1], f"{number}/{len(compilations)}")
 
-    def on_frame_start(self, key: CompileKey, code: CodeType) -> None:
+    def on_frame_start(self, key: CompileKey, code: CodeType, wrapped: Any) -> None:
         self.hooks.begin()
         frame = self.frame_id(key)
         self._codes[frame] = code
-        function = self.names(code.co_name)
+        function = self.names(code.co_name) if wrapped is None else title_of(wrapped)
         self.builder.title = self.builder.title or function
-        if is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: show the user's module
-            function = self.builder.title or function
-        else:
+        if not is_dynamo(code.co_filename):
             self.book.line(code.co_filename, code.co_firstlineno)
+        elif wrapped is None:  # the rest of torch's wrapper around a module, after a break
+            function = self.builder.title
         started = Frame(
             frame,
             function,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import torch
 
 _RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
 
@@ -11,3 +14,10 @@ def function_name(name: str) -> str:
     """The user's name of a function: `f` for the resume function `torch_dynamo_resume_in_f_at_7`."""
     found = _RESUME.match(name)
     return found[1] if found else name
+
+
+def title_of(fn: Any) -> str:
+    """Name of a function or module, as the user knows it."""
+    if isinstance(fn, torch.nn.Module):
+        return type(fn).__name__
+    return getattr(fn, "__qualname__", type(fn).__name__).rsplit("<locals>.", 1)[-1]

@@ -15,6 +15,7 @@ from compiler.capture.sources import SourceBook, is_installed, span_of
 from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry, arguments_of, first_forward, results_of
 from compiler.record import BucketPlan, Collective, Problem, Span, Unit
 from compiler.record.builder import Builder
+from compiler.record.distributed_facts import CollectiveHalf
 from compiler.torch_api.collectives import is_initialized
 from compiler.torch_api.ddp_buckets import Bucket, bucket_plans, parameter_paths
 from compiler.torch_api.patching import Function, stack_height
@@ -194,16 +195,24 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
     for placed in found:
         call = placed.call
         buckets += _reduces_bucket(call)
-        name = _name(call, buckets)
+        name = _name(placed, buckets)
         counts[name] += 1
         yield call.collective(
             id=f"collective[{name}]" if counts[name] == 1 else f"collective[{name} {counts[name]}]",
             graph=placed.graph,
-            half="backward" if call.in_backward else "forward",
+            half=_half(placed),
             lines=_lines(call, book),
             cause=_cause(call, buckets),
             origin="hook",
         )
+
+
+def _half(placed: PlacedCall) -> CollectiveHalf:
+    """The half in which a collective is called; "" if the program calls it itself after all graphs of the forward."""
+    call = placed.call
+    if call.in_backward:
+        return "backward"
+    return "forward" if placed.graph or call.unit or call.is_of_ddp or call.of_dtensor else ""
 
 
 def _reduces_bucket(call: HookCall) -> bool:
@@ -211,14 +220,14 @@ def _reduces_bucket(call: HookCall) -> bool:
     return call.is_of_ddp and call.kind == "all_reduce" and call.dtype != "int32"
 
 
-def _name(call: HookCall, bucket: int) -> str:
-    half = "backward" if call.in_backward else "forward"
+def _name(placed: PlacedCall, bucket: int) -> str:
+    call = placed.call
     if call.bucket or _reduces_bucket(call):
         return f"DDP bucket {call.bucket or bucket} {call.kind}"
     if call.is_of_ddp:
         return f"DDP {call.kind}"
     where = f"FSDP {call.unit.name or 'root'}" if call.unit else "DTensor" if call.of_dtensor else "hook"
-    return f"{where} {half} {call.kind}"
+    return " ".join(filter(None, (where, _half(placed), call.kind)))
 
 
 def _cause(call: HookCall, bucket: int) -> str:

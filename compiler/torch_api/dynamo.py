@@ -36,6 +36,7 @@ from torch._dynamo.exc import (
     Unsupported,
     UserError,
 )
+from torch._dynamo.external_utils import wrap_inline
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -77,6 +78,7 @@ CONVERSION_LOGGERS = (
 )
 INTERNAL = "InternalTorchDynamoError"
 """The kind of a break at a line that TorchDynamo fails to trace by an error of its own."""
+_WRAPPER = wrap_inline(lambda: None).__code__
 RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 
 
@@ -91,7 +93,7 @@ class EntryFailures:
 class DynamoObserver(Protocol):
     """Callbacks for events while user code is compiled. They run inside Dynamo, so they must be quick."""
 
-    def on_frame_start(self, key: CompileKey, code: CodeType) -> None: ...
+    def on_frame_start(self, key: CompileKey, code: CodeType, wrapped: Any) -> None: ...
     def on_frame_end(self, key: CompileKey, error: BaseException | None) -> None: ...
     def on_skip(self, code: CodeType, why: str) -> None: ...
     def on_refusal(self, why: str, hint: str) -> None: ...
@@ -232,7 +234,7 @@ class Observation:
         self.codes[key] = code
         self.user_globals[key] = user_globals
         self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
-        self.observer.on_frame_start(key, code)
+        self.observer.on_frame_start(key, code, _wrapped(code, *args[1:]))
         try:
             with preserve_state(), restore_dispatch_modes():
                 result = compile_frame(code, user_globals, *args, **kwargs)
@@ -503,6 +505,11 @@ def forget_compilations(fn: Any) -> None:
 def is_restart(error: BaseException) -> bool:
     """Whether the error only makes Dynamo restart the analysis of the frame."""
     return isinstance(error, RestartAnalysis)
+
+
+def _wrapped(code: CodeType, _builtins: Any, closure: Sequence[Any], *_: Any) -> Any:
+    """What torch's wrapper around modules and functions of libraries calls; None for code that is not its."""
+    return closure[0].cell_contents if code is _WRAPPER else None
 
 
 def is_dynamo_error(error: BaseException) -> bool:

@@ -228,13 +228,15 @@ class _Reducing(ProcessGroup):
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
         self._group = group
 
+    @hide_frame
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        return _backend(self._group)
+        return call_hidden(_backend, self._group)
 
 
 def _delegate(name: str) -> Function:
+    @hide_frame  # DDP's reducer calls its group in a forward, too, where TorchDynamo would trace it
     def call(self: Any, *args: Any) -> Any:
-        return getattr(self._group, name)(*args)
+        return call_hidden(getattr(self._group, name), *args)
 
     return call
 

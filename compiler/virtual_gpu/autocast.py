@@ -10,13 +10,14 @@ kernel in this torch release; this file defines the kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from compiler.torch_api.patching import hide_frame
 from compiler.torch_api.python_kernels import (
     ENTER_AUTOCAST,
     DispatchKey,
@@ -157,6 +158,20 @@ _TREATMENTS: dict[frozenset[str], Callable[..., Any]] = {
     IN_WIDEST_FORMAT: partial(_run_in, _widest_format),
     IN_LOW_FORMAT: partial(_run_in, _low_format),
 }
+
+
+def begin_on_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
+    """In place of `torch.autocast.__init__` on a machine without a GPU, where torch turns a "cuda" region off.
+
+    It becomes a "cpu" region; a graph that is traced in it gets CUDA's casts from `autocast_kernels`.
+    """
+
+    @hide_frame
+    @wraps(initialize)
+    def begin(self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *_for_cpu(device_type, dtype), *args, **kwargs)
+
+    return begin
 
 
 class CudaRegions(TorchFunctionMode):

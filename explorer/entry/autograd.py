@@ -130,7 +130,7 @@ def record_call(
     `tape` is entered around the call.
     """
     from compiler.autograd.recording import Recording
-    from compiler.engine import title_of
+    from compiler.capture.function_names import title_of
 
     with Recording(frame, values=values) as recording, tape or nullcontext():
         value = call()

@@ -27,8 +27,8 @@ def export(
     the ranges of symbolic sizes. `run.value` is the `ExportedProgram`, non-strict if both succeeded; None if export
     failed: then `run.cards` has the line, the reason, and a fix. `dynamic_shapes` is that of `torch.export.export`.
     """
+    from compiler.capture.function_names import title_of
     from compiler.capture.sources import SourceBook
-    from compiler.engine import title_of
     from compiler.export.exporting import export_program
     from compiler.process.environment import environment
 

@@ -27,6 +27,8 @@ from explorer.render.text import document_finding
 STAGE = "collectives"
 VIEW = "collectives"
 RANKS_NAMED = 4
+OUTSIDE = "outside of graphs"
+"""In place of the half, for what the program calls itself after the graphs of its forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,10 @@ def collectives_document(record: Record) -> Document:
 
 def lead_words(record: Record) -> str:
     """What the rank sends in one step, in a sentence."""
-    place, halves = record.place, sums((found.half or "graph", found) for found in record.collectives)
+    place, halves = record.place, sums((half_words(found), found) for found in record.collectives)
     whose = f"Rank {place.rank} of {place.world}" if place is not None else "This rank"
     simulated = " (simulated)" if record.origin == "simulated" else ""
-    each = ", ".join(f"{found.calls} in the {found.name}" for found in halves)
+    each = ", ".join(f"{found.calls} {'' if found.name == OUTSIDE else 'in the '}{found.name}" for found in halves)
     total = sum(found.bytes for found in record.collectives)
     calls = pluralize(len(record.collectives), "collective")
     return f"{whose}{simulated} makes {calls} in one step ({each}): messages of {size_text(total)}, {total:,} bytes."
@@ -142,9 +144,14 @@ def sums_by_line(record: Record) -> list[Sum]:
 
 def kinds_table(record: Record) -> Table:
     """One row per kind and half."""
-    named = ((f"{found.kind}, {found.half or 'graph'}", found) for found in record.collectives)
+    named = ((f"{found.kind}, {half_words(found)}", found) for found in record.collectives)
     rows = tuple(Row((each.name, *_numbers(each))) for each in sums(named))
     return Table(("kind", *_NUMBERS), rows, right=(1, 2, 3, 4), label="Collectives by kind", style="figures")
+
+
+def half_words(found: Collective) -> str:
+    """The half of the graph, or of the step, in which a collective is called."""
+    return found.half or ("graph" if found.origin == "graph" else OUTSIDE)
 
 
 _NUMBERS = ("calls", "bytes in", "bytes out", "estimate")
@@ -182,7 +189,7 @@ def calls_table(record: Record, found: Sequence[Schedule], lines: SourceLines) -
     for each in record.collectives:
         line = each.lines[0] if each.lines else None
         where: Words = line_link(line.file, line.line, lines) if line is not None else "-"
-        half = each.half if each.origin == "graph" else f"{each.half}, hook"
+        half = f"{each.half}, hook" if each.half and each.origin == "hook" else half_words(each)
         over = group_words(groups.get(each.group), each)
         time = (duration(each.seconds), muted_tag(f" {each.algorithm}")) if each.seconds is not None else "-"
         meanwhile = ", ".join(dict.fromkeys(span.name for span in hidden.get(each.id, ())))

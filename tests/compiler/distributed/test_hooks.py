@@ -28,6 +28,7 @@ from compiler.engine import Exploration
 from compiler.record import Artifact, CollectiveKind, Record
 from compiler.record.options import Options
 from compiler.torch_api.hook_collectives import METHODS
+from explorer.findings.collectives import lead_words
 from explorer.findings.units import ddp_finding, fsdp_finding
 from explorer.run import tables
 
@@ -228,6 +229,21 @@ def test_ddp_reduces_in_a_simulated_backward(rank: None) -> None:
     found = ddp_finding(record)
     assert found is not None
     assert "\n1 of 4 " in found.artifact.text
+
+
+def test_what_a_program_sends_after_its_steps_of_ddp_is_outside_of_graphs(rank: None) -> None:
+    """In its second forward DDP makes its buckets anew, and calls the group where TorchDynamo traces."""
+    model, x = torch.compile(DistributedDataParallel(Blocks(16, 2))), torch.randn(2, 16)
+    with Exploration(Options(stages=("captured",))) as exploration:
+        for _ in range(2):
+            loss = model(x).sum()
+            loss.backward()
+        dist.all_reduce(loss.detach())
+    record = exploration.record
+    assert not any("hook_collectives" in frame.file for frame in record.frames)
+    assert not record.problems
+    assert [each.half for each in record.collectives if each.kind == "all_reduce"] == ["backward", "backward", ""]
+    assert "1 outside of graphs" in lead_words(record)
 
 
 class Partly(Blocks):

@@ -76,6 +76,19 @@ def test_autocast_applies_to_gradient_sums() -> None:
     assert bias.attrs["dtype"] == "float32"
 
 
+def test_a_region_that_the_program_begins_for_a_gpu_counts_without_one() -> None:
+    with Exploration(Options(target="h100", stages=("captured", "inference"))) as exploration, torch.no_grad():
+        compiled = exploration.compile(nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32)))
+        with torch.autocast("cuda", torch.bfloat16):
+            compiled(torch.randn(8, 64))
+    (product,) = nodes(exploration.record, "inference", "aten.addmm.default")
+    (root,) = nodes(exploration.record, "inference", "aten.rsqrt.default")
+    assert (product.attrs["dtype"], root.attrs["dtype"]) == ("bfloat16", "float32")
+    assert exploration.record.title == "Sequential"
+    with pytest.warns(UserWarning, match="Disabling autocast"):
+        torch.autocast("cuda")
+
+
 def test_autocast_casts_the_last_argument_first() -> None:
     """Like compiled C++; kernels are numbered in this order."""
     norm = nn.LayerNorm(64, dtype=torch.bfloat16)
