@@ -27,7 +27,7 @@ from compiler.capture.by_design import is_by_design
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
 from compiler.capture.error_words import first_lines, hint_of
-from compiler.capture.function_names import function_name, title_of
+from compiler.capture.function_names import code_title, function_name, title_of
 from compiler.capture.guards import Failed, guards_of, stack_names
 from compiler.capture.recompiles import mark_limit_reached, recompile, with_graph_changes
 from compiler.capture.skips import EMPTY, Skip, SkipLog
@@ -111,7 +111,7 @@ class Recorder:
         frame = self.frame_id(key)
         self._codes[frame] = code
         function = self.names(code.co_name) if wrapped is None else title_of(wrapped)
-        self.builder.title = self.builder.title or function
+        self.builder.title = self.builder.title or (code_title(code) if wrapped is None else function)
         if not is_dynamo(code.co_filename):
             self.book.line(code.co_filename, code.co_firstlineno)
         elif wrapped is None:  # the rest of torch's wrapper around a module, after a break

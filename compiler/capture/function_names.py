@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,3 +22,8 @@ def title_of(fn: Any) -> str:
     if isinstance(fn, torch.nn.Module):
         return type(fn).__name__
     return getattr(fn, "__qualname__", type(fn).__name__).rsplit("<locals>.", 1)[-1]
+
+
+def code_title(code: CodeType) -> str:
+    """Name of the function or module that has this code, as the user knows it: `Block` for `Block.forward`."""
+    return code.co_qualname.rsplit("<locals>.", 1)[-1].removesuffix(".forward")

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from compiler.record import Problem, RankPlace
 from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.record.options import OptionError, Options
+from compiler.targets import is_virtual, target
+from compiler.targets.destination import DEFAULT_TARGET
 from compiler.torch_api.dtensor import mesh_sizes
 from compiler.torch_api.fake_tensors import FakeTensorMode
 from compiler.torch_api.missing_gpus import has_gpu, keep_on_cpu, run_spawned_function
@@ -24,13 +26,15 @@ from compiler.torch_api.patching import Function, set_environment
 from compiler.torch_api.pipelines import decide_without_other_stages, note_schedules
 from compiler.torch_api.saving import discard_saved
 from compiler.torch_api.unsent_weights import copy_own_parts
+from compiler.virtual_gpu.gpu import functions_of
 
 
 @dataclass
 class SimulatedGroup:
     """One rank of a simulated job. `groups` is torch.distributed's state, kept while the job is not active.
 
-    `meshes` are the device meshes that were made in the job, in order, and `schedules` its pipelines' schedules.
+    Without a GPU, the program finds GPUs of the kind `target`. `meshes` are the device meshes that were made in the
+    job, in order, and `schedules` its pipelines' schedules.
     `left_out` has the functions of torch that write and read checkpoints, each with a path that the program gave to it;
     they do nothing.
     """
@@ -38,6 +42,7 @@ class SimulatedGroup:
     world: int
     rank: int
     node_size: int = GPUS_A_NODE
+    target: str = DEFAULT_TARGET
     meshes: list[Any] = field(default_factory=list)
     schedules: list[Any] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
@@ -55,11 +60,12 @@ class SimulatedGroup:
         if SimulatedGroup.active is self:
             yield self
             return
+        functions = functions_of(target(self.target)) if is_virtual(self.target) else {}
         outer, before = SimulatedGroup.active, process_groups.ProcessGroups.current()
         with ExitStack() as stack:
             stack.callback(before.restore)
             stack.enter_context(set_environment(**self._environment()))
-            stack.enter_context(keep_on_cpu(self.rank % self.local_size, self.local_size))
+            stack.enter_context(keep_on_cpu(self.rank % self.local_size, self.local_size, functions))
             (self.groups or process_groups.NO_GROUPS).restore()
             if self.groups is None:
                 process_groups.forget_meshes()
@@ -163,11 +169,11 @@ class SimulatedGroup:
         words, why = str(error), ""
         if "Mesh should not be bigger than default world size" in words:
             why = f"{self.world} ranks are simulated (--ranks {self.world}): make a mesh of {self.world}."
-        elif "CUDA" in words and not has_gpu():
+        elif "cuda" in words.lower() and not has_gpu():
             why = (
                 "This machine has no GPU. Simulated ranks keep on the CPU what .to, .cuda and functions that make "
-                'tensors put on "cuda"; elsewhere, take the device of a tensor: device=x.device. The code is '
-                "written for the GPU that --target names."
+                'tensors put on "cuda" outside of compiled code; inside of it, and elsewhere, take the device of a '
+                "tensor: device=x.device. The code is written for the GPU that --target names."
             )
         elif "materialized from meta device" in words:
             why = "With --fake (fake=True) weights need no memory: make the model without the meta device."
@@ -193,7 +199,9 @@ class SimulatedGroup:
 
 
 @contextmanager
-def simulate_group(world: int, rank: int, node_size: int = GPUS_A_NODE) -> Iterator[SimulatedGroup | None]:
+def simulate_group(
+    world: int, rank: int, node_size: int = GPUS_A_NODE, target: str = DEFAULT_TARGET
+) -> Iterator[SimulatedGroup | None]:
     """Simulate rank `rank` of `world` in the block: a fake process group, and the environment variables of torchrun.
 
     The user's `init_process_group(…)` finds this group, and `destroy_process_group()` leaves it until the block ends.
@@ -206,7 +214,7 @@ def simulate_group(world: int, rank: int, node_size: int = GPUS_A_NODE) -> Itera
         _check_initialized(world, rank)
         yield None
         return
-    with SimulatedGroup(world, rank, node_size).enter() as group:
+    with SimulatedGroup(world, rank, node_size, target).enter() as group:
         yield group
 
 
@@ -216,7 +224,9 @@ def simulate_asked(options: Options, rank: int = 0) -> Iterator[SimulatedGroup |
     with ExitStack() as stack:
         group = None
         if options.ranks:
-            group = stack.enter_context(simulate_group(options.ranks, rank, options.node))
+            group = stack.enter_context(
+                simulate_group(options.ranks, rank, options.node, options.target or DEFAULT_TARGET)
+            )
         if options.fake:
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield group

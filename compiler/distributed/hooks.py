@@ -208,10 +208,15 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
 
 
 def _half(placed: PlacedCall) -> CollectiveHalf:
-    """The half in which a collective is called; "" if the program calls it itself after all graphs of the forward."""
+    """The half in which a collective is called.
+
+    "" if the program calls it itself after all graphs of the forward, and for what a pipeline's schedule sends.
+    """
     call = placed.call
     if call.in_backward:
         return "backward"
+    if call.kind in ("send", "recv"):
+        return ""
     return "forward" if placed.graph or call.unit or call.is_of_ddp or call.of_dtensor else ""
 
 

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import gc
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
 import torch.multiprocessing
 from torch import distributed
 from torch._C import _len_torch_function_stack
+from torch._dynamo import trace_rules
 from torch._dynamo.eval_frame import _TorchDynamoContext
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from compiler.record.options import OptionError
+from compiler.torch_api.gpu_stand_ins import stand_ins
 from compiler.torch_api.patching import (
     Function,
     Wrapper,
@@ -34,8 +34,6 @@ from compiler.torch_api.patching import (
     replace_attributes,
 )
 
-_TOP = Path(__file__).parents[2]
-_NOT_PROGRAMS = (f"{torch.__path__[0]}/", f"{_TOP}/compiler/", f"{_TOP}/explorer/")
 _CPU = torch.device("cpu")
 
 
@@ -47,12 +45,12 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.Tensor.cuda:
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
         if func is torch.Tensor.to:
             args = tuple(map(_cpu_for_gpu, args))
-        if kwargs and "device" in kwargs:
-            kwargs = kwargs | {"device": _cpu_for_gpu(kwargs["device"])}
+        if kwargs:
+            kwargs = {name: _here(name, value) for name, value in kwargs.items()}
         result = func(*args, **(kwargs or {}))
         if self.observers and isinstance(func, OpOverload | OpOverloadPacket) and "c10d" in str(func):
             self.observers[-1](func, args, kwargs or {}, result)
@@ -78,12 +76,18 @@ def _cpu_for_gpu(device: Any) -> Any:
     return _CPU if is_gpu or (isinstance(device, str) and device.partition(":")[0] == "cuda") else device
 
 
+def _here(name: str, value: Any) -> Any:
+    """An argument of a call without a GPU: a device, pinned memory, or any other."""
+    return _cpu_for_gpu(value) if name == "device" else value if name != "pin_memory" else False
+
+
 @contextmanager
-def keep_on_cpu(local_rank: int, local_size: int) -> Iterator[None]:
+def keep_on_cpu(local_rank: int, local_size: int, functions: Mapping[str, Function]) -> Iterator[None]:
     """In the block, keep on the CPU what a program puts on GPUs, if this machine has none.
 
     `torch.cuda.set_device(LOCAL_RANK)` is ignored for GPUs that are not here. Without any, the program counts
-    `local_size` GPUs, and wrappers of models ignore which of them they are told to use.
+    `local_size` GPUs, `functions` answer what it asks of torch.cuda, and wrappers of models ignore which GPU they are
+    told to use.
     """
     count = torch.cuda.device_count()
 
@@ -95,33 +99,33 @@ def keep_on_cpu(local_rank: int, local_size: int) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(replace_attribute(torch.cuda, "set_device", call_instead(set_device)))
         if not count:
-            stack.enter_context(replace_attributes(_answers(local_rank, local_size)))
+            stack.enter_context(_keep_rules())
+            stack.enter_context(replace_attributes(stand_ins(local_rank, local_size, functions)))
+            stack.enter_context(replace_attributes(_wrappers()))
             stack.enter_context(_leave_mode_for_older())
             stack.enter_context(_OnCpu())
         yield
 
 
-def _answers(local_rank: int, local_size: int) -> Iterator[Wrapper]:
-    """Functions of torch.cuda that programs call, and wrappers that are told a GPU, without a GPU."""
+def _keep_rules() -> AbstractContextManager[None]:
+    """In the block, TorchDynamo's rules are for the functions that torch has now: it would keep rules for stand-ins."""
+    rules = trace_rules.get_torch_obj_rule_map()
+    return replace_attribute(trace_rules, "get_torch_obj_rule_map", lambda _: cache(lambda: rules))
+
+
+def _wrappers() -> Iterator[Wrapper]:
+    """Functions of torch that are told a GPU, and take the CPU."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    for name, answer in (("device_count", local_size), ("current_device", local_rank)):
-        yield torch.cuda, name, call_instead(partial(_answer_program, answer))
-    for name in ("synchronize", "reset_peak_memory_stats"):
-        yield torch.cuda, name, lambda _: _do_nothing
     for wrapper, unused in ((DistributedDataParallel, ("device_ids", "output_device")),
                             (FullyShardedDataParallel, ("device_id",))):  # fmt: skip
         yield wrapper, "__init__", call_instead(partial(_initialize_on_cpu, unused))
     yield torch.nn.Module, "to", call_instead(_move_module)
     yield torch, "set_default_device", call_instead(lambda original, device: original(_cpu_for_gpu(device)))
+    yield torch, "load", call_instead(_load)
+    yield torch.random, "fork_rng", call_instead(_fork_rng)
     yield distributed, "broadcast_object_list", lambda _: _do_nothing
     yield _TorchDynamoContext, "__init__", call_hidden_after(_leave_mode_for_calls)
-
-
-def _answer_program(answer: int, original: Function) -> Any:
-    """The answer for a caller outside of torch and tcompile, which ask what there really is."""
-    caller = sys._getframe(2).f_code.co_filename
-    return original() if caller.startswith(_NOT_PROGRAMS) else answer
 
 
 def _do_nothing(*_: Any, **_named: Any) -> None:
@@ -138,6 +142,14 @@ def _initialize_on_cpu(unused: Sequence[str], original: Function, self: Any, *ar
 def _move_module(original: Function, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     given = {name: _cpu_for_gpu(value) if name == "device" else value for name, value in kwargs.items()}
     return original(module, *map(_cpu_for_gpu, args), **given)
+
+
+def _fork_rng(original: Function, _devices: Any = (), *args: Any, **kwargs: Any) -> Any:
+    return original([], *args, **{name: value for name, value in kwargs.items() if name != "devices"})
+
+
+def _load(original: Function, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    return original(f, _cpu_for_gpu(map_location), *args, **kwargs)
 
 
 def _leave_mode_for_calls(_: None, context: Any, *_args: Any, **_kwargs: Any) -> None:

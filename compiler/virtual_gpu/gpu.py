@@ -77,7 +77,7 @@ def _answer(answer: Any, *_: Any, **__: Any) -> Any:
 
 def _answers(target: Target) -> Iterator[tuple[Place, Any]]:
     """Each place that queries the GPU, with the target's answer."""
-    yield from gpu_questions.answers(_functions(target), properties(target), target.clock / 1e6)
+    yield from gpu_questions.answers(functions_of(target), properties(target), target.clock / 1e6)
     yield from ((place, lambda _index: VirtualGenerator()) for place in gpu_questions.generator_functions())
     yield Place(torch.version, "hip"), HIP_VERSION if target.vendor == "amd" else None
     yield Place(torch.version, "cuda"), None if target.vendor == "amd" else torch.version.cuda or _CUDA_VERSION
@@ -102,7 +102,8 @@ def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any
     return last if last in found else torch.contiguous_format
 
 
-def _functions(target: Target) -> dict[str, Callable[..., Any]]:
+def functions_of(target: Target) -> dict[str, Callable[..., Any]]:
+    """Functions of torch.cuda, by name, as they answer where this GPU is."""
     answers: dict[str, Any] = {
         "is_available": True,
         "device_count": gpus_of_node(),

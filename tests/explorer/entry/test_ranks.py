@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter
@@ -34,6 +35,7 @@ from explorer.entry.user_code import UserError, run_user_code
 from explorer.run.run import Run
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not in this build")
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 HALVES = "captured,joint,forward,backward"
 
 
@@ -48,6 +50,7 @@ class Block(nn.Module):
 
 def train() -> None:
     """A script for GPUs, as it is started by torchrun."""
+    assert torch.cuda.is_available()
     init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     device = f"cuda:{os.environ['LOCAL_RANK']}"
@@ -187,6 +190,32 @@ def test_spawned_function_runs_as_the_simulated_rank() -> None:
     with simulate_group(8, 5):
         mp.spawn(seen.append, nprocs=8)  # type: ignore[no-untyped-call]
     assert seen == [5]
+
+
+class Asking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.cuda.device_count() if torch.cuda.is_available() else x
+
+
+@needs_no_gpu
+def test_programs_find_the_gpu_that_code_is_written_for() -> None:
+    rules = torch._dynamo.trace_rules.get_torch_obj_rule_map()
+    with simulate_group(16, 9, target="a100"):
+        assert "A100" in torch.cuda.get_device_name()
+        assert torch.accelerator.current_accelerator() == torch.device("cuda")
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(torch.cuda.Stream()), torch.random.fork_rng([0]):
+            start.record()
+            x = torch.ones(2, pin_memory=True).pin_memory().to("cuda", non_blocking=True)
+            x.record_stream(torch.cuda.current_stream())
+            torch._dynamo.reset()
+            assert torch.compile(Asking(), backend="eager", fullgraph=True)(x).tolist() == [8, 8]
+        end.record()
+        assert math.isnan(start.elapsed_time(end))
+    assert not torch.cuda.is_available()
+    assert torch._dynamo.trace_rules.get_torch_obj_rule_map() == rules
+    with simulate_group(2, 0, target="cpu"):
+        assert not torch.cuda.is_available()
 
 
 def test_functions_compiled_before_run_without_the_mode_for_cpus() -> None:
