@@ -6,8 +6,6 @@ import re
 from types import CodeType
 from typing import Any
 
-import torch
-
 _RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
 
 
@@ -19,8 +17,6 @@ def function_name(name: str) -> str:
 
 def title_of(fn: Any) -> str:
     """Name of a function or module, as the user knows it."""
-    if isinstance(fn, torch.nn.Module):
-        return type(fn).__name__
     return getattr(fn, "__qualname__", type(fn).__name__).rsplit("<locals>.", 1)[-1]
 
 
