@@ -14,6 +14,7 @@ from explorer.entry.file_call import (
     add_command,
     add_options,
     explore_file,
+    explore_loaded,
     output_path,
     parse_asked,
 )
@@ -74,16 +75,35 @@ def _repro(args: argparse.Namespace) -> None:
         )
         _print_repro(made, args)
         return
-    options = parse_asked(args)
-    run = explore_file(args, _what_is_needed(args.fault, options) | options)
+    run, failure = _explore(args, parse_asked(args))
     if run is None:
         return
     path, _, name = args.code.rpartition(":")
     program = UserProgram(Path(path), make_call_text(name, args.inputs, args.calls))
     made = write_repro(
-        run, args.output, args.fault, program, real_inputs=args.real_inputs, seconds=args.seconds, listener=tell
-    )
+        run, args.output, args.fault, program, real_inputs=args.real_inputs, seconds=args.seconds, listener=tell,
+        failure=failure,
+    )  # fmt: skip
     _print_repro(made, args)
+
+
+def _explore(args: argparse.Namespace, options: dict[str, Any]) -> tuple[Run | None, str]:
+    """The run with the fault, and the error of compiled code that raises when it runs, "" if it does not.
+
+    Then the call is explored again without a build, so that its graphs run in eager mode, and raise what eager raises.
+    """
+    from explorer.entry.user_code import UserError
+
+    needed = _what_is_needed(args.fault, options) | options
+    if args.fault not in ("", "failure", "crash"):
+        return explore_file(args, needed), ""
+    try:
+        return explore_loaded(args, needed), ""
+    except UserError as error:
+        lines = str(error.cause).strip().splitlines() or [""]
+        failure = f"The compiled call raises {type(error.cause).__name__}: {lines[0]}"
+    left = {name: value for name, value in options.items() if name not in ("check", "time")}
+    return explore_file(args, {"target": "cpu"} | left), failure
 
 
 def _saved_run(args: argparse.Namespace) -> Run:

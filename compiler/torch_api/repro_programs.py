@@ -84,9 +84,14 @@ def without_builds() -> Iterator[None]:
 
 
 def _compile_without_build(
-    run: Function, module: GraphModule, inputs: Sequence[Any], inner: Function | None = None, *args: Any, **kwargs: Any
+    run: Function,
+    module: GraphModule,
+    inputs: Sequence[Any],
+    inner_compile: Function | None = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    return run(module, inputs, partial(_write_code, inner or compile_fx.compile_fx_inner), *args, **kwargs)
+    return run(module, inputs, partial(_write_code, inner_compile or compile_fx.compile_fx_inner), *args, **kwargs)
 
 
 def _write_code(compile_inner: Function, module: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:

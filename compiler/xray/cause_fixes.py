@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ import torch
 
 from compiler.calls.call import Call
 from compiler.calls.state import roots_of
-from compiler.capture.assignments import Source, Step, source_of_file
+from compiler.capture.assignments import Step, source_of_file
 from compiler.capture.recompile_advice import DUCK, UNSPECIALIZED
 from compiler.record import Cause, CauseFix, Suggestion
 from compiler.record.xray_facts import UNTRIED
@@ -31,6 +30,7 @@ from compiler.torch_api.settings import dynamo_settings, stance
 from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.causes import CAPTURE, CauseSearch
 from compiler.xray.fixes import ALONE_ONLY, SEEDS
+from compiler.xray.held_numbers import initial_values, make_item_a_tensor, name_and_key
 from compiler.xray.outcomes import Outcome, compare_outcomes, run_and_hear
 from compiler.xray.substitution import Change, Edit, Program
 from compiler.xray.time_limit import TimeBudget
@@ -422,14 +422,18 @@ class CauseTrials:
         return [(where, self.found.parameters.name_of(where)) for where in places]
 
     def _make_tensors(self, attribute: str) -> None:
-        """Replace numbers by tensors in all attributes and globals with the name `attribute`."""
+        """Replace numbers by tensors in all attributes and globals with the name `attribute`, or items of them."""
+        name, key = name_and_key(attribute)
         for value in self._objects:
-            held = vars(value).get(attribute) if hasattr(value, "__dict__") else None
-            if type(held) in (int, float):
-                object.__setattr__(value, attribute, torch.tensor(held))
+            held = vars(value).get(name) if hasattr(value, "__dict__") else None
+            if key is None and type(held) in (int, float):
+                object.__setattr__(value, name, torch.tensor(held))
+            make_item_a_tensor(held, key)
         for function in (each for file in self.found.files.values() for each in self.found.search.functions[file]):
-            if type(held := function.__globals__.get(attribute)) in (int, float):
-                function.__globals__[attribute] = torch.tensor(held)
+            held = function.__globals__.get(name)
+            if key is None and type(held) in (int, float):
+                function.__globals__[name] = torch.tensor(held)
+            make_item_a_tensor(held, key)
 
     def _candidates(self, cause: Cause) -> Iterator[Candidate]:
         owner = self.found.owners[cause.id]
@@ -491,26 +495,9 @@ class CauseTrials:
             yield Candidate(f"{told}, from the first call on.", dynamic=True, settings=(UNSPECIALIZED,))
         name = cause.argument.removeprefix("global ").rpartition(".")[2]
         source = source_of_file(owner.file)
-        if name.isidentifier() and source is not None and not owner.argument:
-            edits = tuple(_initial_values(source, owner, name, cause.file))
+        if name_and_key(name)[0] and source is not None and not owner.argument:
+            edits = tuple(initial_values(source, owner, name, cause.file))
             yield Candidate(f"Hold `{name}` in a tensor.", attributes=(name,), edits=edits)
-
-
-def _initial_values(source: Source, owner: Step, attribute: str, file: str) -> Iterator[Suggestion]:
-    """Yield edits that assign a tensor where a class or module assigns a constant number to an attribute or name."""
-    inside = next((each for each in source.enclosing_nodes(owner.node) if isinstance(each, ast.ClassDef)), source.tree)
-    for node in ast.walk(inside):
-        match node:
-            case ast.Assign(
-                targets=[ast.Attribute(attr=name) | ast.Name(id=name)],
-                value=ast.Constant(value=int() | float() as value),
-            ):
-                if name == attribute and node.lineno == node.end_lineno:
-                    line = linecache.getline(source.file, node.lineno).rstrip("\n")
-                    start, end = node.value.col_offset, node.value.end_col_offset or 0
-                    data = line.encode()
-                    new = (data[:start] + f"torch.tensor({value!r})".encode() + data[end:]).decode()
-                    yield Suggestion("Hold the number in a tensor.", file, node.lineno, node.lineno, new)
 
 
 def leaves(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -552,7 +539,10 @@ def _without_new_private(before: Outcome, after: Outcome) -> Outcome:
 
 
 def _with_tensors(before: Outcome, after: Outcome, attributes: Sequence[str]) -> Outcome:
-    """The outcome with tensors in place of the numbers in `attributes`, where a change has made them tensors."""
+    """The outcome with tensors in place of the numbers in `attributes`, where a change has made them tensors.
+
+    A tensor in a global is also held as an object of its own, which a number is not.
+    """
     held = {
         name: torch.tensor(value)
         for name, value in before.held.items()
@@ -560,7 +550,8 @@ def _with_tensors(before: Outcome, after: Outcome, attributes: Sequence[str]) ->
         and type(value) in (int, float)
         and isinstance(after.held.get(name), torch.Tensor)
     }
-    return replace(before, held={**before.held, **held}) if held else before
+    objects = {name: after.held[name] for name in attributes if name in after.held and name not in before.held}
+    return replace(before, held={**before.held, **held, **objects}) if held else before
 
 
 def _unknown(cause: Cause) -> CauseFix:

@@ -167,11 +167,15 @@ def write_repro(
     real_inputs: bool,
     seconds: float,
     listener: Callable[[str], None] | None = None,
+    failure: str = "",
 ) -> ReproFile:
-    """Write a repro, as `make_repro` does. `program` is the user's file; without it, the program is the run's call."""
+    """Write a repro, as `make_repro` does. `program` is the user's file; without it, the program is the run's call.
+
+    `failure` are words on an error that compiled code raises when it runs, which is no part of the run.
+    """
     tell = listener or (lambda _words: None)
     output = Path(output)
-    fault = find_fault(run, asked)
+    fault = Fault("failure", CRASH, failure) if failure else find_fault(run, asked)
     if not run.kept and fault.kind != BREAK:
         run = _with_graphs_of_text(run)
     program = program or _program_of_call(run)

@@ -15,7 +15,19 @@ from typing import Final, Literal
 
 from compiler.advise import Advice, advise
 from compiler.capture.by_design import is_by_design
-from compiler.record import Cause, Check, Fix, GraphBreak, Problem, Recompile, Record, Site, Span, Suggestion
+from compiler.record import (
+    OWN_STAGES,
+    Cause,
+    Check,
+    Fix,
+    GraphBreak,
+    Problem,
+    Recompile,
+    Record,
+    Site,
+    Span,
+    Suggestion,
+)
 from compiler.record.measure_facts import Trial
 from compiler.record.plain_text import one_line, pluralize
 from compiler.record.xray_facts import UNTRIED
@@ -35,6 +47,18 @@ EvidenceBasis = Literal["measured", "recorded", "simulated", "inferred", "estima
 ORDER: Final[tuple[Kind, ...]] = ("wrong number", "failure", "graph break", "recompilation", "slow")
 WHOLE: Final = "the call"
 MOST_CHECKS: Final = 4
+COMPILED: Final = (
+    "captured",
+    "forward",
+    "backward",
+    "inference",
+    "post_grad",
+    "ir",
+    "fused_ir",
+    *OWN_STAGES,
+    "kernels",
+)
+"""Stages that torch.compile goes through to run a call: if one can't be made, the call fails or is not compiled."""
 APPLY: Final = "Apply `patch` (git apply), then: "
 CALL: Final = "Write `snippet` where the function is compiled or called, then: "
 _NUMBER: Final = re.compile(r"\d[\d.,]*")
@@ -195,7 +219,7 @@ def _failures(record: Record, asked: Asked) -> Iterator[Diagnostic]:
     """Stages that could not be made, without those that a graph break explains and those that no log has."""
     nothing = not any(frame.graphs for frame in record.frames)
     for problem in record.problems:
-        is_fatal = problem.stage in ("captured", "forward", "kernels") or nothing
+        is_fatal = problem.stage in COMPILED or nothing
         if is_fatal and not problem.is_of_all_logs and break_of(problem, record) is None:
             yield _failure(problem, asked)
 
@@ -387,5 +411,6 @@ def _finding_text(number: int, each: Diagnostic) -> str:
     state = "by hand" if each.state == "no fix" else each.state
     lines += [f"  change, {state}: {each.fix}"] if each.fix else [f"  {each.state}"]
     lines += [f"    {line}" for line in each.snippet]
+    lines += [f"  why: {each.state_words}"] if each.state != "verified" and each.state_words else []
     lines += [f"  {item.basis}: {item.text}" for item in each.evidence]
     return "\n".join([*lines, f"  next: {each.next}"] if each.next else lines)

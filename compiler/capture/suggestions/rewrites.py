@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.capture.suggestions.case import Case
 from compiler.capture.suggestions.rule import Lines, Rewrite
@@ -16,6 +16,10 @@ from compiler.capture.suggestions.uses import is_reduction, last_name, loop_over
 _KIND = re.compile(r"variables\.\w+\.(\w+)'>")
 _PRINTABLE = ("TensorVariable", "ConstantVariable", "SymNodeVariable", "StringFormatVariable")
 """Kinds of values, in TorchDynamo's names, that torch's operator can print; it fails for lists, tuples, torch.Size."""
+_FUNCTIONS_OF_NUMBERS = (
+    "sqrt", "square", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
+    "tanh", "abs", "sign", "floor", "ceil",
+)  # fmt: skip
 _TUPLES = ("size", "stride", "tolist", "split", "chunk", "unbind", "keys", "values", "items")
 
 
@@ -56,6 +60,38 @@ def without_call(case: Case) -> Lines | None:
         ) if not needs_python(case) and not needs_number(case):
             return put_code(case, case.node, _as_number(case, tensor))
     return None
+
+
+def in_torch(case: Case) -> Lines | None:
+    """Rewrite `np.sqrt(y.sum().item())`, or `math.sqrt`, as `torch.sqrt(y.sum().detach())`; also `-y.sum().item()`."""
+    match case.node:
+        case ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[], keywords=[]) if case.statement:
+            for call in ast.walk(case.statement):
+                name = _function_of_number(call)
+                if name and isinstance(call, ast.Call) and _only_number_in(call.args[0]) is case.node:
+                    of_call = replace(case, node=call)
+                    code = case.text(call.args[0]).replace(case.text(case.node), _as_number(case, tensor))
+                    is_free = not needs_python(of_call) and not needs_number(of_call)
+                    return put_code(case, call, f"torch.{name}({code})") if is_free else None
+    return None
+
+
+def _only_number_in(node: ast.expr) -> ast.expr:
+    """The expression in arithmetic with constants: `x` of `-x / 2`."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _only_number_in(inner)
+        case ast.BinOp(left=inner, right=ast.Constant()) | ast.BinOp(left=ast.Constant(), right=inner):
+            return _only_number_in(inner)
+    return node
+
+
+def _function_of_number(node: ast.AST) -> str:
+    """The name of a function of one number that `math` or NumPy has, and torch too; "" for any other node."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr=name), args=[_], keywords=[]):
+            return name if name in _FUNCTIONS_OF_NUMBERS else ""
+    return ""
 
 
 def _as_number(case: Case, tensor: ast.expr) -> str:

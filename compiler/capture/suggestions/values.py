@@ -157,6 +157,7 @@ RULES: tuple[Rule, ...] = (
             caveat=AS_TENSOR,
             safe=uses.is_combined_with_its_tensor,
         ),
+        Change("Compute it with torch, in tensors.", rewrites.in_torch, caveat=AS_TENSOR),
         _SYMBOL,
         kinds=ITEM,
         calls=r".*\.item|float",
