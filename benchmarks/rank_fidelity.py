@@ -3,6 +3,9 @@
 Each real rank is a process with gloo on the CPU. It explores a training step, and counts the collectives of an eager
 step at c10d's operators. Each rank is also simulated, in a process of its own. Texts of all stages must be equal, and
 bytes by kind of collective must equal what was counted. Prints a table, and JSON with `--json FILE`.
+
+`--gpu h100` compares NCCL on GPUs of this kind with ranks that are simulated without one, kernel by kernel. Other texts
+are compared without the names of devices.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +21,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
@@ -26,11 +31,14 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.rank_models import MODELS, WRAPS, cases
+from benchmarks.rank_models import MODELS, WIDE, WRAPS, cases
+from benchmarks.same_kernels import compared
 from compiler.distributed.group import simulate_group
 from compiler.engine import Exploration
 from compiler.record import Record
+from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.record.options import Options
+from compiler.targets.destination import DEFAULT_TARGET
 
 SECONDS = 1800
 _KINDS = ("reduce_scatter", "all_gather", "allgather", "all_reduce", "allreduce", "all_to_all", "alltoall")
@@ -82,64 +90,72 @@ def texts(record: Record) -> dict[str, str]:
     return {artifact.id: artifact.text for artifact in record.artifacts if artifact.stage not in _LATER}
 
 
-def make(model: str, wrap: str, world: int) -> tuple[Any, torch.Tensor]:
+def make(model: str, wrap: str, world: int, gpu: str) -> tuple[Any, torch.Tensor]:
     """A model spread over the ranks, and its input."""
     torch.manual_seed(0)
-    kind = MODELS[model]
-    return WRAPS[wrap](kind.make(), kind, world), kind.input()
+    kind = replace((MODELS | WIDE)[model], device="cuda" if gpu else "cpu")
+    return WRAPS[wrap](kind.make().to(kind.device), kind, world), kind.input().to(kind.device)
 
 
-def explore_step(model: str, wrap: str, world: int, stages: tuple[str, ...]) -> Record:
+def explore_step(model: str, wrap: str, world: int, stages: tuple[str, ...], gpu: str) -> Record:
     """Explore a forward and a backward."""
-    fn, x = make(model, wrap, world)
-    with Exploration(Options(stages=stages)) as exploration:
+    fn, x = make(model, wrap, world, gpu)
+    with Exploration(
+        Options(stages=stages, target=gpu if gpu and not torch.cuda.is_available() else "")
+    ) as exploration:
         exploration.compile(fn)(x).sum().backward()
     torch._dynamo.reset()
     return exploration.record
 
 
-def result_of(model: str, wrap: str, world: int, stages: tuple[str, ...]) -> dict[str, Any]:
-    """What one rank has for one case: texts, collectives, problems."""
-    record = explore_step(model, wrap, world, stages)
+def result_of(model: str, wrap: str, world: int, stages: tuple[str, ...], gpu: str = "") -> dict[str, Any]:
+    """What one rank has for one case: texts, generated codes with their graphs and halves, collectives, problems."""
+    record = explore_step(model, wrap, world, stages, gpu)
     problems = [problem.reason for problem in record.problems]
-    return {"texts": texts(record), "bytes": count_recorded(record), "problems": problems}
+    written = record.of_stage("kernels")
+    graphs = list(dict.fromkeys(each.graph for each in written))
+    codes = [(graphs.index(each.graph), each.half, each.text) for each in written]
+    return {"texts": texts(record), "codes": codes, "bytes": count_recorded(record), "problems": problems}
 
 
-def count_eager(model: str, wrap: str, world: int) -> Bytes:
+def count_eager(model: str, wrap: str, world: int, gpu: str = "") -> Bytes:
     """The collectives of a real, eager step."""
-    fn, x = make(model, wrap, world)
+    fn, x = make(model, wrap, world, gpu)
     with CountCollectives() as counter:
         fn(x).sum().backward()
     return counter.counts
 
 
 @contextmanager
-def gloo_group(rank: int, world: int, store: str) -> Iterator[None]:
-    """A gloo process group of `world` processes."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+def real_group(rank: int, world: int, store: str, gpu: str) -> Iterator[None]:
+    """A process group of `world` processes, with gloo, or with NCCL and a GPU for each."""
+    if gpu:
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if gpu else "gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def run_real(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
-    """One rank with gloo: explored and eager; the results are in files of the folder."""
-    with gloo_group(rank, world, str(folder / "store")):
-        found = {name: result_of(*name.split(":"), world, stages(name)) for name in names}
-        eager = {name: count_eager(*name.split(":"), world) for name in names}
+def run_real(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages, gpu: str) -> None:
+    """One rank with gloo or NCCL: explored and eager; the results are in files of the folder."""
+    with real_group(rank, world, str(folder / "store"), gpu):
+        found = {name: result_of(*name.split(":"), world, stages(name), gpu) for name in names}
+        eager = {name: count_eager(*name.split(":"), world, gpu) for name in names}
     (folder / f"{rank}.real").write_text(json.dumps(found))
     (folder / f"{rank}.eager").write_text(json.dumps(eager))
 
 
-def run_simulated(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
-    """One rank, simulated; the results are in a file of the folder."""
-    with simulate_group(world, rank):
-        found = {name: result_of(*name.split(":"), world, stages(name)) for name in names}
+def run_simulated(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages, gpu: str) -> None:
+    """One rank, simulated without a GPU; the results are in a file of the folder."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    with simulate_group(world, rank, node_size=world if gpu else GPUS_A_NODE, target=gpu or DEFAULT_TARGET):
+        found = {name: result_of(*name.split(":"), world, stages(name), gpu) for name in names}
     (folder / f"{rank}.fake").write_text(json.dumps(found))
 
 
-def fork_ranks(world: int, folder: Path, names: Sequence[str], stages: Stages) -> None:
+def fork_ranks(world: int, folder: Path, names: Sequence[str], stages: Stages, gpu: str) -> None:
     """Run all ranks, real and simulated, in forks of this process. Raises SystemExit if one fails.
 
     All start from one state: which of two equal mesh arguments torch names in a graph depends on earlier compilations.
@@ -150,7 +166,7 @@ def fork_ranks(world: int, folder: Path, names: Sequence[str], stages: Stages) -
         if (child := os.fork()) == 0:
             code = 1
             try:
-                run(rank, world, folder, names, stages)
+                run(rank, world, folder, names, stages, gpu)
                 code = 0
             except BaseException:  # noqa: BLE001  the process of a rank ends here in any case
                 traceback.print_exc()
@@ -163,7 +179,7 @@ def fork_ranks(world: int, folder: Path, names: Sequence[str], stages: Stages) -
 
 
 def run_ranks(
-    world: int, names: Sequence[str], stages: Sequence[str] = (), whole: Sequence[str] = ()
+    world: int, names: Sequence[str], stages: Sequence[str] = (), whole: Sequence[str] = (), gpu: str = ""
 ) -> dict[int, Any]:
     """Run all ranks, each in a process; the results by rank. Raises CalledProcessError if one fails.
 
@@ -171,6 +187,7 @@ def run_ranks(
     """
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "benchmarks.rank_fidelity", *names, "--stages", *stages, "--whole", *whole]
+        words += ["--gpu", gpu] if gpu else []
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         subprocess.run([*words, "--child", str(world), folder], env=environment, timeout=SECONDS, check=True)
         return {rank: _results(Path(folder), rank, names) for rank in range(world)}
@@ -187,9 +204,18 @@ def first_difference(real_text: str, fake_text: str) -> tuple[str, str]:
     return next(((one, other) for one, other in lines if one != other), ("", ""))
 
 
-def compare(found: dict[str, Any]) -> dict[str, Any]:
+_DEVICE = re.compile(r"\bcuda:\d+|\b(?:cuda|cpu)\b")
+
+
+def compare(found: dict[str, Any], gpu: str = "") -> dict[str, Any]:
     """Compare one rank's real and simulated results of one case."""
+    kernels: dict[str, Any] = {}
     one, other = found["real"]["texts"], found["fake"]["texts"]
+    if gpu:
+        one, other = ({name: _DEVICE.sub("device", text) for name, text in side.items()} for side in (one, other))
+        codes = [[(*each, re.sub(r"\bcuda:\d+", "cuda:0", text)) for *each, text in found[side]["codes"]]
+                 for side in ("real", "fake")]  # fmt: skip
+        kernels = asdict(compared(*codes))
     differing = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
     return {
         "stages": len(one),
@@ -200,6 +226,7 @@ def compare(found: dict[str, Any]) -> dict[str, Any]:
         "as_counted": found["fake"]["bytes"] == found["eager"],
         "counted": found["eager"],
         "problems": found["fake"]["problems"],
+        "kernels": kernels,
     }
 
 
@@ -210,7 +237,8 @@ def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
         equal = f"{len(each['differing'])} differ: {one}: {each['first']}" if one else "equal"
         sent = ", ".join(f"{count} {kind} {size:,} B" for kind, (count, size) in sorted(each["bytes"].items()))
         words = "as counted" if each["as_counted"] else f"counted {each['counted']}"
-        yield f"{name:28} {each['stages']:3} stages {equal:8} {sent or 'no collectives'} ({words})"
+        kernels = f"kernels {each['kernels']['equal']} of {each['kernels']['total']}, " if each["kernels"] else ""
+        yield f"{name:28} {each['stages']:3} stages {equal:8} {kernels}{sent or 'no collectives'} ({words})"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -220,6 +248,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--stages", nargs="*", default=[], help="stages to record; all without")
     parser.add_argument("--whole", nargs="*", default=[], help="cases of which all stages are recorded with --stages")
+    parser.add_argument("--gpu", default="", help="the kind of GPU that is here, for NCCL; gloo without")
     parser.add_argument("--json", type=Path, help="a file for the results")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(words)
@@ -227,12 +256,12 @@ def main(words: Sequence[str] | None = None) -> None:
     if args.child:
         world, folder = args.child
         stages = tuple(args.stages)
-        fork_ranks(int(world), Path(folder), names, lambda name: () if name in args.whole else stages)
+        fork_ranks(int(world), Path(folder), names, lambda name: () if name in args.whole else stages, args.gpu)
         return
     results = {}
     for world in args.ranks:
-        for rank, found in run_ranks(world, names, args.stages, args.whole).items():
-            results |= {f"{name} {rank}/{world}": compare(found[name]) for name in names}
+        for rank, found in run_ranks(world, names, args.stages, args.whole, args.gpu).items():
+            results |= {f"{name} {rank}/{world}": compare(found[name], args.gpu) for name in names}
     print("\n".join(table(results)))
     verdicts = Counter((not each["differing"], each["as_counted"]) for each in results.values())
     print(f"{len(results)} ranks: {sum(n for (equal, _), n in verdicts.items() if equal)} with equal texts, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrize import register_parametrization
 
 VOCABULARY, SEQUENCE = 64, 8
+WIDE_SEQUENCE = 128
 
 
 class Block(nn.Module):
@@ -76,23 +77,27 @@ class Loss(nn.Module):
 
 @dataclass(frozen=True)
 class Model:
-    """A model for tests: how to make it and its input, its blocks, and its pairs of linear layers in a block."""
+    """A model for tests: how to make it and its input, its blocks, and its pairs of linear layers in a block.
+
+    `device` is the kind of device that it is on.
+    """
 
     make: Callable[[], nn.Module]
     input: Callable[[], Tensor]
     blocks: Callable[[Any], list[nn.Module]]
     columns: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
+    device: str = "cpu"
 
 
-def _tokens() -> Tensor:
-    return torch.randint(0, VOCABULARY, (2, SEQUENCE))
+def _tokens(vocabulary: int = VOCABULARY, shape: tuple[int, int] = (2, SEQUENCE)) -> Tensor:
+    return torch.randint(0, vocabulary, shape)
 
 
-def _gpt2() -> nn.Module:
+def _gpt2(layers: int = 2, width: int = 32, heads: int = 4, vocabulary: int = VOCABULARY) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=2, n_embd=32, n_head=4, vocab_size=VOCABULARY, n_positions=SEQUENCE,
+    config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocabulary, n_positions=WIDE_SEQUENCE,
                         attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=0, eos_token_id=0)  # fmt: skip
     model = GPT2LMHeadModel(config)
     for block in model.transformer.h:  # DTensor has plans for nn.Linear, and GPT-2 has Conv1D
@@ -106,12 +111,12 @@ def _linear(conv: Any) -> nn.Linear:
     return linear
 
 
-def _llama() -> nn.Module:
+def _llama(layers: int = 2, width: int = 32, heads: int = 4, vocabulary: int = VOCABULARY) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return Loss(LlamaForCausalLM(LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=SEQUENCE,
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=4, max_position_embeddings=WIDE_SEQUENCE,
     )))  # fmt: skip
 
 
@@ -124,6 +129,20 @@ MODELS = {
     "moe": Model(lambda: Stack([Block(16), Experts(16)]), lambda: torch.randn(16, 16), lambda m: list(m.blocks)),
 }  # fmt: skip
 
+WIDE = {
+    "gpt2_wide": replace(
+        MODELS["gpt2"],
+        make=lambda: _gpt2(4, 768, 12, 50_304),
+        input=lambda: torch.randint(0, 50_304, (4, WIDE_SEQUENCE)),
+    ),
+    "llama_wide": replace(
+        MODELS["llama"],
+        make=lambda: _llama(4, 2048, 32, 32_000),
+        input=lambda: torch.randint(0, 32_000, (4, WIDE_SEQUENCE)),
+    ),
+}
+"""Four layers as wide as in models that people train, for GPUs."""
+
 
 def ddp(model: Any, _kind: Model, _world: int) -> Any:
     """DistributedDataParallel with its first bucket's size as the cap."""
@@ -132,7 +151,7 @@ def ddp(model: Any, _kind: Model, _world: int) -> Any:
 
 def fsdp2(model: Any, kind: Model, world: int, mesh: DeviceMesh | None = None) -> Any:
     """`fully_shard` on each block and on the root."""
-    mesh = init_device_mesh("cpu", (world,)) if mesh is None else mesh
+    mesh = init_device_mesh(kind.device, (world,)) if mesh is None else mesh
     for block in kind.blocks(model):
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
@@ -141,12 +160,14 @@ def fsdp2(model: Any, kind: Model, world: int, mesh: DeviceMesh | None = None) -
 def fsdp1(model: Any, kind: Model, _world: int) -> Any:
     """FullyShardedDataParallel around each block and around the root."""
     policy = ModuleWrapPolicy({type(block) for block in kind.blocks(model)})
-    return FullyShardedDataParallel(model, use_orig_params=True, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+    return FullyShardedDataParallel(
+        model, use_orig_params=True, auto_wrap_policy=policy, device_id=torch.device(kind.device)
+    )
 
 
-def simple_fsdp(model: Any, _kind: Model, world: int) -> Any:
+def simple_fsdp(model: Any, kind: Model, world: int) -> Any:
     """Sharded DTensor parameters, gathered by a property as they are read, as in torchtitan's SimpleFSDP."""
-    for module, names in _shard_parameters(model, world):
+    for module, names in _shard_parameters(model, kind, world):
         owner = type(module)
         module.__class__ = type(
             f"SimpleFSDP{owner.__name__}", (owner,), {name: _gathering_property(name) for name in names}
@@ -154,17 +175,17 @@ def simple_fsdp(model: Any, _kind: Model, world: int) -> Any:
     return model
 
 
-def parametrized_simple_fsdp(model: Any, _kind: Model, world: int) -> Any:
+def parametrized_simple_fsdp(model: Any, kind: Model, world: int) -> Any:
     """SimpleFSDP as it was first: gathers by torch.nn.utils.parametrize."""
-    for module, names in _shard_parameters(model, world):
+    for module, names in _shard_parameters(model, kind, world):
         for name in names:
             register_parametrization(module, name, _Gather(), unsafe=True)
     return model
 
 
-def _shard_parameters(model: Any, world: int) -> Iterator[tuple[Any, list[str]]]:
+def _shard_parameters(model: Any, kind: Model, world: int) -> Iterator[tuple[Any, list[str]]]:
     """Shard all parameters; the modules that have any, with their names."""
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = init_device_mesh(kind.device, (world,))
     for module in list(model.modules()):
         names = [name for name, _ in module.named_parameters(recurse=False)]
         for name in names:
@@ -192,7 +213,7 @@ def tensor_parallel(
     model: Any, kind: Model, world: int, mesh: DeviceMesh | None = None, *, in_sequence: bool = False
 ) -> Any:
     """Columns of the first linear layers of each block, rows of the second; `in_sequence` shards activations too."""
-    mesh = init_device_mesh("cpu", (world,)) if mesh is None else mesh
+    mesh = init_device_mesh(kind.device, (world,)) if mesh is None else mesh
     columns = ColwiseParallel(input_layouts=Shard(0)) if in_sequence else ColwiseParallel()
     rows = RowwiseParallel(output_layouts=Shard(0)) if in_sequence else RowwiseParallel()
     for block in kind.blocks(model):
@@ -208,7 +229,7 @@ def sequence_parallel(model: Any, kind: Model, world: int) -> Any:
 
 def two_dimensions(model: Any, kind: Model, world: int) -> Any:
     """Tensor parallel over two ranks, `fully_shard` over the others."""
-    mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(kind.device, (world // 2, 2), mesh_dim_names=("dp", "tp"))
     tensor_parallel(model, kind, world, mesh["tp"])
     return fsdp2(model, kind, world, mesh["dp"])
 
