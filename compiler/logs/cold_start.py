@@ -161,7 +161,7 @@ def _decode(event: Event) -> _Mark | None:
     arguments = found.args if isinstance(found.args, dict) else {}
     name = str(arguments.get("compile_id") or event.compile_id)
     return _Mark(
-        found.name, found.ts, found.ph, arguments, "" if name == "None" else name, event.compile_id, event.thread
+        found.name, found.ts, found.ph, arguments, "" if name == "None" else name, event.compile_id, event.process
     )
 
 

@@ -115,8 +115,14 @@ class Event:
         return int(hours) * 3600 + int(minutes) * 60 + int(seconds) + float(b"0." + fraction)
 
     @property
-    def thread(self) -> int:
+    def process(self) -> int:
+        """Id of the process that wrote the event."""
         return int(self._head[7])
+
+    @property
+    def written(self) -> bytes:
+        """Month, day and time of day, in a form that sorts; the log has no year."""
+        return b" ".join(self._head.group(1, 2, 3, 4, 5, 6))
 
     @property
     def where(self) -> str:
@@ -166,6 +172,12 @@ class Log:
             if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
                 give_back(text)
                 given_back = start
+
+    @property
+    def ends(self) -> tuple[Event, ...]:
+        """The first and the last event; () if one is damaged."""
+        found = [self._event(place) for place in (0, len(self) - 1)] if len(self) else []
+        return tuple(event for event in found if event is not None) if None not in found else ()
 
     @cached_property
     def counts(self) -> Counter[str]:

@@ -108,7 +108,7 @@ class Job:
         """The job with these logs, that are or would be at a path."""
         ranks: dict[int, Rank] = {}
         left_out: list[LogProblem] = []
-        for log in logs:
+        for log in sorted(_without_ranks_of_forks(logs), key=lambda log: (log.rank is None, log.rank or 0)):
             number = log.rank if log.rank is not None else _free_number(ranks)
             if number in ranks:
                 words = f"rank {number} has another log, of a later start; that one is shown"
@@ -176,6 +176,30 @@ class Job:
         events = sum(len(rank.log) for rank in self.ranks.values())
         kind = ("rank",) if all(rank.is_of_group for rank in self.ranks.values()) else ("process", "processes")
         return f"<Job {self.path.name}: {pluralize(len(self.ranks), *kind)}, {pluralize(events, 'event')}>"
+
+
+def _without_ranks_of_forks(logs: Iterable[Log]) -> Iterator[Log]:
+    """The logs by process id. A process that a rank forked, such as a DataLoader's worker, loses the inherited rank."""
+    mains: dict[int | None, Log] = {}
+    for log in sorted(logs, key=_process):
+        main = mains.setdefault(log.rank, log)
+        if log.rank is not None and main is not log:
+            if _is_forked_from(main, log):
+                log.rank = None
+            else:
+                mains[log.rank] = log
+        yield log
+
+
+def _is_forked_from(main: Log, log: Log) -> bool:
+    """Whether a process with a higher id was forked, not started again: its frames go on, or it runs beside `main`."""
+    first = next(log.events_of("dynamo_start"), None)
+    goes_on = first is not None and first.id_parts.frame not in ("", "0")
+    return goes_on or bool(main.ends and log.ends and log.ends[0].written <= main.ends[1].written)
+
+
+def _process(log: Log) -> int:
+    return log.ends[0].process if log.ends else 0
 
 
 def _free_number(taken: Mapping[int, Rank]) -> int:

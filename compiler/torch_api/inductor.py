@@ -38,6 +38,7 @@ from torch._inductor.scheduler import (
     WhyNoFuse,
 )
 from torch._inductor.virtualized import V
+from torch._logging import trace_structured
 
 from compiler.record import Decision, GraphHalf, Merge
 from compiler.record.distributed_facts import collective_kind
@@ -410,6 +411,7 @@ def generate_only(lowering: GraphLowering) -> Any:
     Inductor then decides about CUDA graphs and reports the strides of the backward's inputs to AOTAutograd.
     """
     code, _ = lowering.codegen_with_cpp_wrapper() if lowering.cpp_wrapper else lowering.codegen()
+    trace_structured("inductor_output_code", payload_fn=lambda: code.value)
     if GraphLowering.save_output_code is not None:  # run_and_get_code sets it
         GraphLowering.save_output_code(code.value)
     # The runner hands each partition to the function that captures it.

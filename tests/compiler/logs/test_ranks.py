@@ -110,6 +110,10 @@ def test_processes_without_a_rank_are_not_compared() -> None:
     assert "Ranks" not in text
     with_rank = Job.of_logs("job", [made[0], Log(made[1].names, made[1].texts)])
     assert "on 1 rank and in 1 other process" in index_text(with_rank)
+    forked = Log(made[1].names, made[1].texts, 0)  # its process id is higher, and it runs beside the other
+    with_worker = Job.of_logs("job", [forked, made[0]])
+    assert [with_worker.ranks[number].log for number in (0, 1)] == [made[0], forked]
+    assert "on 1 rank and in 1 other process" in index_text(with_worker)
 
 
 def test_equal_ranks_on_two_gpus_do_not_differ(gpus: Path) -> None:
