@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,11 @@ def main(words: Sequence[str]) -> int:
             shutil.rmtree(folder)
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         return _complain(f"{asked.command[0]}: {error.strerror}", code)
-    _finish(asked, watch, time.monotonic() - started, is_own=not given)
+    try:
+        _finish(asked, watch, time.monotonic() - started, is_own=not given)
+    except Exception:  # noqa: BLE001  the exit code stays that of the command
+        traceback.print_exc()
+        _complain(f"the page was not written, by the error above; the trace is in {folder}", code)
     return _end_like(code)
 
 

@@ -38,7 +38,7 @@ from torch._inductor.scheduler import (
     WhyNoFuse,
 )
 from torch._inductor.virtualized import V
-from torch._logging import trace_structured
+from torch._logging._internal import trace_structured
 
 from compiler.record import Decision, GraphHalf, Merge
 from compiler.record.distributed_facts import collective_kind
