@@ -5,6 +5,7 @@ python -m benchmarks.breadth --triton            users' own Triton kernels
 python -m benchmarks.breadth --features          sparse, torch.func, C++ wrapper …: one program each
 python -m benchmarks.breadth --quantised         torchao's formats, and a float8 matmul
 python -m benchmarks.breadth --programs          small programs in our own backend, against float64
+python -m benchmarks.breadth --models            60 models, forward and backward; needs timm, diffusers and torchvision
 python -m benchmarks.breadth --flex --only alibi only the programs with this in their name
 
 A section yields a `Row` for each program and setting. A program fails if a stage is missing, or if a value is beyond
@@ -50,12 +51,19 @@ def small_programs(only: str) -> Iterator[Row]:
     return rows(only)
 
 
+def models(only: str) -> Iterator[Row]:
+    from benchmarks.breadth_models import rows
+
+    return rows(only)
+
+
 SECTIONS: dict[str, Callable[[str], Iterator[Row]]] = {
     "flex": flex,
     "triton": triton,
     "features": features,
     "quantised": quantised_rows,
     "programs": small_programs,
+    "models": models,
 }
 
 

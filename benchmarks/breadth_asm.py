@@ -53,10 +53,10 @@ def clamped(x: torch.Tensor) -> torch.Tensor:
 
 PROGRAMS: dict[Callable[[torch.Tensor], torch.Tensor], Answers] = {
     scaled_softmax: {r"negative|neg\(\)|1 \+|reciprocal": "sigmoid", r"maximum|amax|sub|\bdiv\b|/ tmp": "softmax"},
-    layer_norm: {r"tanh": "tanh", r"rsqrt|welford": "layer_norm"},
+    layer_norm: {r"tanhf?\(": "tanh", r"rsqrt|welford": "layer_norm"},
     swish_gate: {r"exp\(": "torch.exp", r"sqrt|abs\(": "torch.sqrt", r" / ": "gate / root"},
     row_sums: {r"sin\(|sinf\(": "torch.sin", r"cos\(|cosf\(": "torch.cos"},
-    clamped: {r"clamp_min|relu": "relu", r"log\(|logf\(": "torch.log", r"amax|acc0.*max": "amax"},
+    clamped: {r"clamp_min|float relu": "relu", r"log\(|logf\(": "torch.log", r"amax|acc0.*max": "amax"},
 }
 
 

@@ -40,7 +40,7 @@ def result(output: Any) -> Tensor:
     """The main tensor of a model's output."""
     if isinstance(output, tuple):
         output = output[0]
-    found: Tensor = output.logits if hasattr(output, "logits") else output
+    found: Tensor = getattr(output, "logits", getattr(output, "sample", output))
     return found
 
 

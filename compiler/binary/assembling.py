@@ -148,7 +148,11 @@ def _compile(
         Assembled(
             found,
             isa,
-            tuple(each for each in functions if each.is_of(found.file) and not each.name.startswith("_GLOBAL_")),
+            tuple(
+                each.with_reductions(found.file, source.name)
+                for each in functions
+                if each.is_of(found.file) and not each.name.startswith("_GLOBAL_")
+            ),
             tuple(remark for remark in remarks_in(text) if remark.file == found.file),
             llvm_text.of_file(llvm, found.file),
             version,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 OBJDUMP_OPTIONS = ("-d", "-r", "-l", "-C", "--inlines", "--no-show-raw-insn", "-w")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
@@ -64,6 +64,18 @@ class Function:
         """Whether most of its instructions come from this source file."""
         inside = sum(each.place[0] == file for each in self.instructions)
         return 2 * inside > len(self.instructions)
+
+    def with_reductions(self, file: str, unit: str) -> Function:
+        """The same, with the code of OpenMP reductions that `unit` declares at the line of `file` before it.
+
+        The compiler says of such code only where the reduction is declared, not which loop it ends.
+        """
+        before: tuple[Place, ...] = ()
+        found = []
+        for each in self.instructions:
+            before = each.places[-1:] if each.place[0] == file else before
+            found.append(replace(each, places=(*each.places, *before)) if each.place[0] == unit else each)
+        return replace(self, instructions=tuple(found))
 
 
 def read_functions(disassembly: str) -> list[Function]:
