@@ -40,7 +40,8 @@ _IMAGE, _LATENT, _TOKENS, _POOLED = (2, 3, 16, 16), (2, 4, 16, 16), (2, 8, 32), 
 
 DIFFUSERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, tuple[int, ...]]]] = {
     "UNet2DModel": (
-        _UNET | {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
+        _UNET | {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+                 "up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
         {"sample": _IMAGE, "timestep": (2,)},
     ),
     "UNet2DConditionModel": (

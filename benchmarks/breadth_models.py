@@ -31,6 +31,8 @@ from compiler.option_checks import parse_options
 from tests.forked_python import explore_once
 
 RESULTS = Path("benchmarks/results/breadth_models.jsonl")
+SETTINGS: dict[str, tuple[str, ...]] = {"h100": (), "cpu": (), "h100 to SASS": ("all",)}
+"""Stages by setting, the target first. `benchmarks.breadth_asm` is about a CPU's instructions."""
 SECONDS = 900
 """A row that takes longer is ended."""
 
@@ -62,17 +64,17 @@ MODELS = tuple(
 
 
 def rows(only: str) -> Iterator[Row]:
-    """A row for each model and target: one that an earlier run kept, or that of a fork."""
+    """A row for each setting and model: one that an earlier run kept, or that of a fork."""
     torch.set_num_threads(1)  # OpenMP hangs in a fork of a process whose threads it has started
     define_torchvision_operators()
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.touch()
     kept = {(row.program, row.setting): row for row in _kept()}
     explore_once()
-    for name in MODELS:
-        for target in ("h100", "cpu"):
+    for setting in SETTINGS:
+        for name in MODELS:
             if only in name:
-                yield kept.get((name, target)) or _in_fork(name, target)
+                yield kept.get((name, setting)) or _in_fork(name, setting)
 
 
 def _kept() -> list[Row]:
@@ -80,36 +82,35 @@ def _kept() -> list[Row]:
     return [Row(**each | {key: tuple(each[key]) for key in ("missing", "problems")}) for each in found]
 
 
-def _in_fork(name: str, target: str) -> Row:
+def _in_fork(name: str, setting: str) -> Row:
     before = len(_kept())
     if not (child := os.fork()):
         signal.alarm(SECONDS)
         with RESULTS.open("a") as file:
-            file.write(json.dumps(asdict(row(name, target))) + "\n")
+            file.write(json.dumps(asdict(row(name, setting))) + "\n")
         os._exit(0)
     _, status = os.waitpid(child, 0)
     found = _kept()[before:]
-    return found[0] if found else Row(name, target, (), {}, (f"the process ended with status {status}",))
+    return found[0] if found else Row(name, setting, (), {}, (f"the process ended with status {status}",))
 
 
-def row(name: str, target: str) -> Row:
+def row(name: str, setting: str) -> Row:
     """The row of a model in a setting: the value and all gradients against eager, and float64 where they differ."""
     started = time.perf_counter()
     try:
         eager, exact = (outcome(trial(name, True).to("cpu", dtype)) for dtype in (torch.float32, torch.float64))
-        stages = ("all",) if target == "h100" else ()  # LLVM IR of C++ needs clang; benchmarks.breadth_asm is about asm
-        with Exploration(parse_options(target=target, stages=stages)) as exploration:
+        with Exploration(parse_options(target=setting.split(maxsplit=1)[0], stages=SETTINGS[setting])) as exploration:
             mine = outcome(trial(name, True), exploration.compile)
     except Exception as error:  # noqa: BLE001 - a model that fails is a row
         problem = f"{type(error).__name__}: {first_lines(error, 1)}"
-        return Row(name, target, (), {}, (problem,), time.perf_counter() - started)
+        return Row(name, setting, (), {}, (problem,), time.perf_counter() - started)
     found = numbers(mine, eager, exact)
     verdicts = {f"{each.count} of {each.dtype}": each.verdict for each in found}
     missing = missing_stages(exploration.record, "inductor")
-    if target == "h100":
+    if SETTINGS[setting]:
         missing += tuple(stage for stage in ("ttir", "sass") if not exploration.record.of_stage(stage))
     problems = tuple(f"{problem.stage}: {problem.reason}" for problem in exploration.record.problems)
-    return Row(name, target, missing, verdicts, problems, time.perf_counter() - started)
+    return Row(name, setting, missing, verdicts, problems, time.perf_counter() - started)
 
 
 def outcome(case: Trial, compile_: Callable[[Any], Any] = lambda model: model) -> list[tuple[str, Any]]:

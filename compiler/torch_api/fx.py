@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from typing import Any
@@ -225,12 +225,18 @@ def is_on_meta(module: GraphModule) -> bool:
     return {value.device.type for value in values if value.device.type != "cpu" or value.dim()} == {"meta"}
 
 
-def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
-    """The FakeTensorMode of these values. Raises ValueError if there is none."""
+@contextmanager
+def fake_mode(values: Sequence[Any]) -> Iterator[Any]:
+    """Enter the FakeTensorMode of these values; a graph's real tensors may be among its inputs. Raises ValueError."""
     mode = detect_fake_mode(values)
     if mode is None:
         raise ValueError("this graph has no tensors as inputs")
-    return mode
+    before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    try:
+        with mode:
+            yield mode
+    finally:
+        mode.allow_non_fake_inputs = before
 
 
 def memory_of(tensor: torch.Tensor) -> int:
