@@ -67,6 +67,10 @@ def test_hot_loop_is_found_and_counted() -> None:
     assert [each.mnemonic for each in function.instructions][-3:] == ["jne", "mov", "ret"]
     assert function.instructions[1].places == (("avxintrin.h", 150), ("kernel.cpp", 3))
     assert function.is_of("kernel.cpp")
+    of_unit = read_functions(LOOP.replace("/tmp/kernel.cpp:4", "/tmp/unit.cpp:46"))[0].with_reductions(
+        "kernel.cpp", "unit.cpp"
+    )
+    assert of_unit.instructions[3].places == (("unit.cpp", 46), ("kernel.cpp", 3)), "it ends the loop before it"
     loop = hot_loop(functions, "x86")
     assert loop is not None
     assert (loop.label, loop.calls, loop.lines) == (".L1", ("std::expf",), (3, 4))
