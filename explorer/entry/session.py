@@ -91,7 +91,7 @@ class Session:
     def _end_exploration(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None and not self._exploration.has_graphs:
+        if kind is None and not self._exploration.record.frames:
             self._call_again()
         self._exploration.__exit__(kind, error, traceback)
         if self._start is not None and self._shared is not None:

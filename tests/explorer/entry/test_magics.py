@@ -244,6 +244,8 @@ def test_function_compiled_before_is_recorded_unchanged(shell: Shell) -> None:
     )
     assert [frame.function for frame in shell["_tc"].record.frames] == ["h"]
     assert [frame.function for frame in shell.explored("torch.compiler.reset()\ng(c(x))").record.frames] == ["h"]
+    shell.ran("%%tcompile --backend eager\ncalls = []\n@torch.compile\ndef bare(v):\n    calls.append(v)\nbare(x)")
+    assert len(shell["calls"]) == 1, "compiled by this cell, and not called again for having no graph"
 
 
 @pytest.mark.parametrize(
