@@ -22,7 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product, zip_longest
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,14 @@ from compiler.record import Record
 from compiler.record.distributed_facts import GPUS_A_NODE
 from compiler.record.options import Options
 from compiler.targets.destination import DEFAULT_TARGET
+from compiler.torch_api.patching import set_environment
 
 SECONDS = 1800
 _KINDS = ("reduce_scatter", "all_gather", "allgather", "all_reduce", "allreduce", "all_to_all", "alltoall")
 _NAMES = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all"}
 _LATER = ("timing", "source")
+_OF_BUILDS = ("autograd", "kernels")
+"""Stages that differ with NCCL: the autograd graph of compiled functions; kernels, which are compared one by one."""
 
 Stages = Callable[[str], tuple[str, ...]]
 """The stages to record of a case; () for all."""
@@ -149,7 +154,6 @@ def run_real(rank: int, world: int, folder: Path, names: Sequence[str], stages: 
 
 def run_simulated(rank: int, world: int, folder: Path, names: Sequence[str], stages: Stages, gpu: str) -> None:
     """One rank, simulated without a GPU; the results are in a file of the folder."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with simulate_group(world, rank, node_size=world if gpu else GPUS_A_NODE, target=gpu or DEFAULT_TARGET):
         found = {name: result_of(*name.split(":"), world, stages(name), gpu) for name in names}
     (folder / f"{rank}.fake").write_text(json.dumps(found))
@@ -178,6 +182,25 @@ def fork_ranks(world: int, folder: Path, names: Sequence[str], stages: Stages, g
         raise SystemExit(1)
 
 
+def spawn_ranks(world: int, folder: Path, names: Sequence[str], stages: Stages, gpu: str) -> None:
+    """Run all ranks in new processes, as a fork can't use a GPU; those that are simulated see none."""
+    children = []
+    for run, rank in product((run_real, run_simulated), range(world)):
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if run is run_simulated else {}
+        with set_environment(**hidden):
+            child = get_context("spawn").Process(target=run, args=(rank, world, folder, names, stages, gpu))
+            child.start()
+        children.append(child)
+    for child in children:
+        child.join()
+    if any(child.exitcode for child in children):
+        raise SystemExit(1)
+
+
+def stages_of(stages: Sequence[str], whole: Sequence[str], name: str) -> tuple[str, ...]:
+    return () if name in whole else tuple(stages)
+
+
 def run_ranks(
     world: int, names: Sequence[str], stages: Sequence[str] = (), whole: Sequence[str] = (), gpu: str = ""
 ) -> dict[int, Any]:
@@ -188,7 +211,11 @@ def run_ranks(
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "benchmarks.rank_fidelity", *names, "--stages", *stages, "--whole", *whole]
         words += ["--gpu", gpu] if gpu else []
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
         subprocess.run([*words, "--child", str(world), folder], env=environment, timeout=SECONDS, check=True)
         return {rank: _results(Path(folder), rank, names) for rank in range(world)}
 
@@ -204,6 +231,7 @@ def first_difference(real_text: str, fake_text: str) -> tuple[str, str]:
     return next(((one, other) for one, other in lines if one != other), ("", ""))
 
 
+_INDEX = re.compile(r"\b(cuda:|index=)\d+")
 _DEVICE = re.compile(r"\bcuda:\d+|\b(?:cuda|cpu)\b")
 
 
@@ -212,14 +240,16 @@ def compare(found: dict[str, Any], gpu: str = "") -> dict[str, Any]:
     kernels: dict[str, Any] = {}
     one, other = found["real"]["texts"], found["fake"]["texts"]
     if gpu:
-        one, other = ({name: _DEVICE.sub("device", text) for name, text in side.items()} for side in (one, other))
-        codes = [[(*each, re.sub(r"\bcuda:\d+", "cuda:0", text)) for *each, text in found[side]["codes"]]
+        one, other = ({name: _DEVICE.sub("device", text) for name, text in side.items()
+                       if not name.startswith(_OF_BUILDS)} for side in (one, other))  # fmt: skip
+        codes = [[(*each, _INDEX.sub(r"\g<1>0", text)) for *each, text in found[side]["codes"]]
                  for side in ("real", "fake")]  # fmt: skip
         kernels = asdict(compared(*codes))
     differing = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
     return {
         "stages": len(one),
         "differing": differing,
+        "firsts": {name: first_difference(one.get(name, ""), other.get(name, "")) for name in differing},
         "first": first_difference(one.get(differing[0], ""), other.get(differing[0], "")) if differing else (),
         "bytes": found["fake"]["bytes"],
         "as_real": found["fake"]["bytes"] == found["real"]["bytes"],
@@ -255,8 +285,8 @@ def main(words: Sequence[str] | None = None) -> None:
     names = args.names or [":".join(case) for case in cases()]
     if args.child:
         world, folder = args.child
-        stages = tuple(args.stages)
-        fork_ranks(int(world), Path(folder), names, lambda name: () if name in args.whole else stages, args.gpu)
+        run = spawn_ranks if args.gpu else fork_ranks
+        run(int(world), Path(folder), names, partial(stages_of, args.stages, args.whole), args.gpu)
         return
     results = {}
     for world in args.ranks:

@@ -64,15 +64,16 @@ class Stack(nn.Module):
 
 
 class Loss(nn.Module):
-    """A language model, called with tokens only, that returns its logits."""
+    """A language model, called with tokens only, that returns its logits, or a loss."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, returns_loss: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.returns_loss = returns_loss
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=tokens, use_cache=False).logits
-        return logits
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()) if self.returns_loss else logits
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _gpt2(layers: int = 2, width: int = 32, heads: int = 4, vocabulary: int = VO
     model = GPT2LMHeadModel(config)
     for block in model.transformer.h:  # DTensor has plans for nn.Linear, and GPT-2 has Conv1D
         block.mlp.c_fc, block.mlp.c_proj = _linear(block.mlp.c_fc), _linear(block.mlp.c_proj)
-    return Loss(model)
+    return Loss(model, returns_loss=layers > 2)
 
 
 def _linear(conv: Any) -> nn.Linear:
@@ -117,7 +118,7 @@ def _llama(layers: int = 2, width: int = 32, heads: int = 4, vocabulary: int = V
     return Loss(LlamaForCausalLM(LlamaConfig(
         vocab_size=vocabulary, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=4, max_position_embeddings=WIDE_SEQUENCE,
-    )))  # fmt: skip
+    )), returns_loss=layers > 2)  # fmt: skip
 
 
 MODELS = {
@@ -141,7 +142,7 @@ WIDE = {
         input=lambda: torch.randint(0, 32_000, (4, WIDE_SEQUENCE)),
     ),
 }
-"""Four layers as wide as in models that people train, for GPUs."""
+"""Four layers as wide as in models that people train, and their losses, for GPUs."""
 
 
 def ddp(model: Any, _kind: Model, _world: int) -> Any:

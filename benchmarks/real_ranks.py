@@ -30,6 +30,7 @@ from torch.distributed import _functional_collectives as collectives
 
 from benchmarks.rank_fidelity import explore_step, real_group
 from benchmarks.rank_models import WIDE, WRAPS
+from compiler.backend import tcompile
 from compiler.distributed.group import simulate_group
 from compiler.engine import explore
 from compiler.record.options import Options
@@ -40,6 +41,7 @@ SIZES = tuple(1 << power for power in range(10, 30, 2))
 CASES = ("gpt2_wide:ddp", "gpt2_wide:fsdp2", "gpt2_wide:fsdp1", "gpt2_wide:simple_fsdp", "gpt2_wide:tp",
          "llama_wide:fsdp2", "llama_wide:simple_fsdp", "llama_wide:tp_sp")  # fmt: skip
 WARM, ROUNDS = 4, 12
+CALLS, CYCLES = 20, 30_000_000
 
 Step = Callable[[], object]
 
@@ -61,8 +63,8 @@ def inputs(kind: str, size: int) -> int:
     return size // 4 // (dist.get_world_size() if kind == "all_gather" else 1)
 
 
-def milliseconds(step: Step) -> float:
-    """Median time of a step on the GPU, in milliseconds."""
+def milliseconds(step: Step, *, ahead: bool = False) -> float:
+    """Median time of a step on the GPU, in milliseconds. With `ahead`, the GPU first waits while it is launched."""
     for _ in range(WARM):
         step()
     times = []
@@ -70,6 +72,8 @@ def milliseconds(step: Step) -> float:
         dist.barrier()
         torch.cuda.synchronize()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if ahead:
+            torch.cuda._sleep(CYCLES)
         start.record()
         step()
         end.record()
@@ -78,12 +82,17 @@ def milliseconds(step: Step) -> float:
     return statistics.median(times)
 
 
-def measure_collectives(device: str) -> dict[str, float]:
+def measure_collectives(kind: str, device: str) -> dict[str, float]:
+    """Microseconds of a call on the GPU: of many that wait there, so that no time of Python counts."""
     found = {}
-    for kind in KINDS:
-        for size in SIZES:
-            x = torch.randn(inputs(kind, size), device=device)
-            found[f"{kind} {size}"] = 1000 * milliseconds(lambda kind=kind, x=x: collectives.wait_tensor(call(kind, x)))
+    for size in SIZES:
+        x = torch.randn(inputs(kind, size), device=device)
+
+        def call_many(x: Tensor = x) -> None:
+            for _ in range(CALLS):
+                collectives.wait_tensor(call(kind, x))
+
+        found[f"{kind} {size}"] = 1000 * milliseconds(call_many, ahead=True) / CALLS
     return found
 
 
@@ -99,55 +108,49 @@ def estimate_collectives(gpu: str) -> dict[str, float]:
     return found
 
 
-def trained(case: str, device: str, compile_with: str = "") -> tuple[Step, Any]:
-    """A training step with AdamW of a case, on this rank, and its model."""
+def trained(case: str, device: str, compile_with: str = "") -> tuple[Step, Step]:
+    """Of a case on this rank: a forward and a backward, and a whole training step with AdamW."""
     torch.manual_seed(0)
-    name, wrap = case.split(":")
+    name, wrap, *_ = case.split(":")
     kind = replace(WIDE[name], device=device)
     model = WRAPS[wrap](kind.make().to(device), kind, dist.get_world_size())
     x = kind.input().to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
-    called = torch.compile(model, backend=compile_with) if compile_with else model
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)  # it takes no mixture of tensors and DTensors
+    backend: Any = tcompile if compile_with == "tcompile" else compile_with
+    called = torch.compile(model, backend=backend) if compile_with else model
+
+    def differentiate() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled="amp" in case.split(":")[2:]):
+            loss = called(x)
+        loss.backward()
 
     def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled="amp" in case.split(":")[2:]):
-            loss = called(x).float().sum()
-        loss.backward()
+        differentiate()
         optimizer.step()
         optimizer.zero_grad()
 
-    return step, model
+    return differentiate, step
 
 
-def free() -> None:
-    torch._dynamo.reset()
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
-def measure_steps(device: str) -> dict[str, dict[str, float]]:
+def measure_step(case: str, device: str) -> dict[str, dict[str, float]]:
     """A compiled training step: bytes at its peak; microseconds of communication, and those with no kernel beside."""
-    found = {}
-    for case in CASES:
-        before = torch.cuda.memory_allocated()
-        step, model = trained(case, device, "inductor")
-        for _ in range(WARM):
-            step()
-        torch.cuda.reset_peak_memory_stats()
+    differentiate, step = trained(case, device, "inductor")
+    for _ in range(WARM):
         step()
-        peak = torch.cuda.max_memory_allocated() - before
-        dist.barrier()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            step()
-            torch.cuda.synchronize()
-        spans = [(event.name, event.time_range.start, event.time_range.end) for event in profile.events()]
-        sent = union((start, end) for name, start, end in spans if "nccl" in name)
-        busy = union((start, end) for name, start, end in spans if "nccl" not in name)
-        exposed = length(union([*sent, *busy])) - length(busy)
-        found[case] = {"peak": peak, "communication": length(sent), "exposed": exposed}
-        del step, model
-        free()
-    return found
+    torch.cuda.reset_peak_memory_stats()
+    differentiate()
+    peak = torch.cuda.max_memory_allocated()
+    step()
+    dist.barrier()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        differentiate()
+        torch.cuda.synchronize()
+    spans = [(event.name, event.time_range.start, event.time_range.end) for event in profile.events()]
+    sent = union((start, end) for name, start, end in spans if "nccl" in name)
+    busy = union((start, end) for name, start, end in spans if "nccl" not in name)
+    exposed = length(union([*sent, *busy])) - length(busy)
+    return {case: {"peak": peak, "communication": length(sent), "exposed": exposed}}
 
 
 def simulate_steps(gpu: str) -> dict[str, dict[str, float]]:
@@ -177,45 +180,52 @@ def length(spans: Sequence[tuple[float, float]]) -> float:
     return sum(end - start for start, end in spans)
 
 
-def measure_pay(device: str) -> dict[str, dict[str, Any]]:
+def measure_pay(case: str, device: str) -> dict[str, dict[str, Any]]:
     """Milliseconds and bytes of a training step with AdamW under bfloat16."""
     found: dict[str, dict[str, Any]] = {}
-    for case in (f"{name}:{wrap}:amp" for name in WIDE for wrap in ("ddp", "fsdp1", "fsdp2")):
-        for backend in ("", "inductor", "tcompile"):
-            name = f"{case} {backend or 'eager'}"
-            try:
-                step, model = trained(case, device, backend)
-                step()
-                torch.cuda.reset_peak_memory_stats()
-                found[f"{case} {backend or 'eager'}"] = {
-                    "ms": milliseconds(step),
-                    "peak": torch.cuda.max_memory_allocated(),
-                }
-                del step, model
-            except Exception as error:  # noqa: BLE001 a backend that fails is a row of the table
-                found[name] = {"error": repr(error)[:300]}
-            free()
+    for backend in ("", "inductor", "tcompile"):
+        name = f"{case} {backend or 'eager'}"
+        before = torch.cuda.memory_allocated()
+        try:
+            differentiate, step = trained(case, device, backend)
+            step()
+            torch.cuda.reset_peak_memory_stats()
+            found[name] = {"ms": milliseconds(step), "peak": torch.cuda.max_memory_allocated(), "left over": before}
+            del differentiate, step
+        except Exception as error:  # noqa: BLE001 a backend that fails is a row of the table
+            found[name] = {"error": repr(error)[:300]}
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
     return found
 
 
-MEASURED: dict[str, Callable[[str], dict[str, Any]]] = {
-    "collectives": measure_collectives, "step": measure_steps, "pays": measure_pay,
-}  # fmt: skip
+MEASURED: dict[str, tuple[Callable[[str, str], dict[str, Any]], tuple[str, ...]]] = {
+    "collectives": (measure_collectives, KINDS),
+    "step": (measure_step, CASES),
+    "pays": (measure_pay, tuple(f"{name}:{wrap}:amp" for name in WIDE for wrap in ("ddp", "fsdp1", "fsdp2"))),
+}
 SIMULATED: dict[str, Callable[[str], dict[str, Any]]] = {
     "collectives": estimate_collectives, "step": simulate_steps,
 }  # fmt: skip
 
 
-def measure_part(part: str) -> list[dict[str, Any]]:
-    """What each rank measures, each in a process with a GPU of its own."""
+def measure_part(part: str, only: str) -> list[dict[str, Any]]:
+    """What each rank measures, of cases with `only` in their name, each in processes of its own, one for each GPU."""
     world = torch.cuda.device_count()
-    with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "benchmarks.real_ranks", part, "--folder", folder, "--world", str(world)]
-        workers = [subprocess.Popen([*words, "--rank", str(rank)]) for rank in range(world)]
-        codes = [worker.wait() for worker in workers]
-        if any(codes):
-            raise SystemExit(f"{part}: a rank failed")
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(world)]
+    found: list[dict[str, Any]] = [{} for _ in range(world)]
+    for case in filter(lambda case: only in case, MEASURED[part][1]):
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, "-m", "benchmarks.real_ranks", part, "--folder", folder, "--world", str(world)]
+            workers = [subprocess.Popen([*words, "--case", case, "--rank", str(rank)]) for rank in range(world)]
+            codes = [worker.wait() for worker in workers]
+            if any(codes):
+                print(f"{case}: a rank failed", flush=True)
+                continue
+            for rank, own in enumerate(found):
+                own.update(json.loads(Path(folder, f"{rank}.json").read_text()))
+        print("\n".join(map(str, list(found[0].items())[-3:])), flush=True)
+    return found
 
 
 def simulate_part(part: str, world: int, gpu: str) -> dict[str, Any]:
@@ -241,23 +251,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=tuple(MEASURED))
     parser.add_argument("--gpu", default="h100")
+    parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--simulate", type=Path, metavar="FILE", help="write the simulated side, and stop")
     parser.add_argument("--simulated", type=Path, metavar="FILE", help="the simulated side, to print beside")
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.folder:
         with real_group(asked.rank, asked.world, f"{asked.folder}/store", "gpu"):
-            found = MEASURED[asked.part]("cuda")
+            found = MEASURED[asked.part][0](asked.case, "cuda")
         Path(asked.folder, f"{asked.rank}.json").write_text(json.dumps(found))
         sys.stdout.flush()
         os._exit(0)
     if asked.simulate:
         asked.simulate.write_text(json.dumps(simulate_part(asked.part, asked.world, asked.gpu), indent=1))
         return
-    measured = measure_part(asked.part)
+    measured = measure_part(asked.part, asked.only)
     simulated = json.loads(asked.simulated.read_text()) if asked.simulated else {}
     print("\n".join(rows(measured[0], simulated)))
     if asked.json:
