@@ -1,6 +1,6 @@
 """What programs call of torch.cuda and torch.accelerator, without a GPU: answers about one, streams, events.
 
-torch itself, and tcompile, get the answers for this machine.
+torch itself, Triton and tcompile get the answers for this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch._dynamo.variables.functions import invoke_and_store_as_constant
 from compiler.torch_api.patching import Function, Wrapper, call_instead
 
 _TOP = Path(__file__).parents[2]
-_NOT_PROGRAMS = (f"{torch.__path__[0]}/", f"{_TOP}/compiler/", f"{_TOP}/explorer/")
+_PACKAGES = Path(torch.__path__[0]).parent
+_NOT_PROGRAMS = (f"{_PACKAGES}/torch/", f"{_PACKAGES}/triton/", f"{_TOP}/compiler/", f"{_TOP}/explorer/")
 _IN_TRACES = invoke_and_store_as_constant.__code__
 """TorchDynamo calls marked functions of the program there, while it traces the program."""
 _DEVICE = torch.device("cuda")
