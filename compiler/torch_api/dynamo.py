@@ -234,7 +234,7 @@ class Observation:
         self.codes[key] = code
         self.user_globals[key] = user_globals
         self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
-        self.observer.on_frame_start(key, code, _wrapped(code, *args[1:]))
+        self.observer.on_frame_start(key, code, _callable_in_wrapper(code, *args[1:]))
         try:
             with preserve_state(), restore_dispatch_modes():
                 result = compile_frame(code, user_globals, *args, **kwargs)
@@ -507,7 +507,7 @@ def is_restart(error: BaseException) -> bool:
     return isinstance(error, RestartAnalysis)
 
 
-def _wrapped(code: CodeType, _builtins: Any, closure: Sequence[Any], *_: Any) -> Any:
+def _callable_in_wrapper(code: CodeType, _builtins: Any, closure: Sequence[Any], *_: Any) -> Any:
     """What torch's wrapper around modules and functions of libraries calls; None for code that is not its."""
     return closure[0].cell_contents if code is _WRAPPER else None
 

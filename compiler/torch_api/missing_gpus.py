@@ -50,7 +50,7 @@ class _OnCpu(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(map(_cpu_for_gpu, args))
         if kwargs:
-            kwargs = {name: _here(name, value) for name, value in kwargs.items()}
+            kwargs = {name: _argument_without_gpu(name, value) for name, value in kwargs.items()}
         result = func(*args, **(kwargs or {}))
         if self.observers and isinstance(func, OpOverload | OpOverloadPacket) and "c10d" in str(func):
             self.observers[-1](func, args, kwargs or {}, result)
@@ -76,7 +76,7 @@ def _cpu_for_gpu(device: Any) -> Any:
     return _CPU if is_gpu or (isinstance(device, str) and device.partition(":")[0] == "cuda") else device
 
 
-def _here(name: str, value: Any) -> Any:
+def _argument_without_gpu(name: str, value: Any) -> Any:
     """An argument of a call without a GPU: a device, pinned memory, or any other."""
     return _cpu_for_gpu(value) if name == "device" else value if name != "pin_memory" else False
 
