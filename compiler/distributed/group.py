@@ -172,8 +172,9 @@ class SimulatedGroup:
         elif "cuda" in words.lower() and not has_gpu():
             why = (
                 "This machine has no GPU. Simulated ranks keep on the CPU what .to, .cuda and functions that make "
-                'tensors put on "cuda" outside of compiled code; inside of it, and elsewhere, take the device of a '
-                "tensor: device=x.device. The code is written for the GPU that --target names."
+                'tensors put on "cuda", except where a compiled function runs as Python after a graph break; there, '
+                "and elsewhere, take the device of a tensor: device=x.device. The code is written for the GPU that "
+                "--target names."
             )
         elif "materialized from meta device" in words:
             why = "With --fake (fake=True) weights need no memory: make the model without the meta device."

@@ -1,7 +1,7 @@
 """Programs for GPUs on a machine without one: what they put on a GPU stays on the CPU.
 
 Outside of compiled functions, a torch function mode sees every call with a device. TorchDynamo would trace the mode, so
-it is off while a compiled function runs.
+it is off while a compiled function runs; there, devices are replaced in what TorchDynamo traces.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch import distributed
 from torch._C import _len_torch_function_stack
 from torch._dynamo import trace_rules
 from torch._dynamo.eval_frame import _TorchDynamoContext
+from torch._dynamo.variables import ConstantVariable, TensorVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
@@ -125,11 +127,36 @@ def _wrappers() -> Iterator[Wrapper]:
     yield torch, "load", call_instead(_load)
     yield torch.random, "fork_rng", call_instead(_fork_rng)
     yield distributed, "broadcast_object_list", lambda _: _do_nothing
+    yield TorchInGraphFunctionVariable, "call_function", call_instead(_trace_function)
+    yield TensorVariable, "call_method", call_instead(_trace_method)
     yield _TorchDynamoContext, "__init__", call_hidden_after(_leave_mode_for_calls)
 
 
 def _do_nothing(*_: Any, **_named: Any) -> None:
     pass
+
+
+def _trace_function(original: Function, function: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """In place of TorchDynamo's trace of a call of a function of torch, which may get a device."""
+    given = {name: _constant_without_gpu(value) if name == "device" else value for name, value in kwargs.items()}
+    return original(function, tx, args, given)
+
+
+def _trace_method(original: Function, tensor: Any, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The same for a call of a method of a tensor."""
+    if name == "cuda":
+        return tensor
+    given = {key: _constant_without_gpu(value) if key == "device" else value for key, value in kwargs.items()}
+    return original(tensor, tx, name, [*map(_constant_without_gpu, args)] if name == "to" else args, given)
+
+
+def _constant_without_gpu(value: Any) -> Any:
+    """A value in TorchDynamo's trace: the CPU for a GPU."""
+    if not value.is_python_constant():
+        return value
+    constant = value.as_python_constant()
+    here = _cpu_for_gpu(constant)
+    return value if here is constant else ConstantVariable.create(here)
 
 
 def _initialize_on_cpu(unused: Sequence[str], original: Function, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -194,7 +194,8 @@ def test_spawned_function_runs_as_the_simulated_rank() -> None:
 
 class Asking(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.cuda.device_count() if torch.cuda.is_available() else x
+        x = x * torch.cuda.device_count() if torch.cuda.is_available() else x
+        return x.to("cuda").cuda() + torch.zeros(2, device=torch.device("cuda", 1)).to(device="cuda:0", dtype=x.dtype)
 
 
 @needs_no_gpu
