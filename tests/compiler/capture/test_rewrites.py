@@ -55,7 +55,7 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("s = 2", "if s > 1:", "    y = y * s", "s = y[0].item()", "y = y * s"): (EDIT, SETTING),
     ("y = sum([v * y.sum().item() for v in (x, y)])",): (MAYBE, MAYBE_SETTING),
     ("s = y.sum().item()", "n = s * 2", "y = y * n"): (MAYBE, MAYBE_SETTING),
-    ("y = y * math.sqrt(y.sum().item())",): (MAYBE_SETTING,),
+    ("y = y * math.sqrt(y.sum().item())",): (MAYBE, MAYBE_SETTING),
     ("y = torch.full_like(y, y.mean().item())",): (MAYBE_SETTING,),
     ("y = torch.clamp(y, min=y.min().item(), max=3.0)",): (MAYBE_SETTING,),
     ("v = [round(v.item(), 2) for v in y]", "y = y * v[0]"): (MAYBE_SETTING,),
