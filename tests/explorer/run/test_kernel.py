@@ -43,7 +43,7 @@ class Kernel:
     def run(self, code: str, *, interrupt_at: str = "", cell: str = "") -> list[Message]:
         """The messages that running a cell makes, in order; the reply last.
 
-        An interrupt that comes while torch checks guards is dropped, by torch alone too; then another one follows.
+        Compiled functions drop some interrupts, without tcompile too; then another one follows.
         """
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
         request = self.client.session.msg("execute_request", {**content, "stop_on_error": False})
