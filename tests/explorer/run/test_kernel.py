@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import psutil
@@ -32,7 +31,6 @@ x = torch.ones(2, 3)
 """
 
 Message = dict[str, Any]
-MOST_INTERRUPTS = 3
 
 
 class Kernel:
@@ -41,32 +39,20 @@ class Kernel:
         self.client = client
 
     def run(self, code: str, *, interrupt_at: str = "", cell: str = "") -> list[Message]:
-        """The messages that running a cell makes, in order; the reply last.
-
-        Compiled functions drop some interrupts, without tcompile too; then another one follows.
-        """
+        """The messages that running a cell makes, in order; the reply last."""
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
         request = self.client.session.msg("execute_request", {**content, "stop_on_error": False})
         request["metadata"]["cellId"] = cell
         self.client.shell_channel.send(request)
-        messages: list[Message] = []
-        interrupts = 0
+        messages = []
         while not messages or messages[-1]["content"].get("execution_state") != "idle":
-            try:
-                message = self.client.get_iopub_msg(timeout=30 if interrupts else 120)
-            except Empty:
-                if not 0 < interrupts < MOST_INTERRUPTS:
-                    raise
-                self.manager.interrupt_kernel()
-                interrupts += 1
-                continue
+            message = self.client.get_iopub_msg(timeout=120)
             if message["parent_header"].get("msg_id") != request["header"]["msg_id"]:
                 continue
             messages.append(message)
             if interrupt_at and interrupt_at in (message["msg_type"], message["content"].get("text", "").strip()):
                 time.sleep(0.5)
                 self.manager.interrupt_kernel()
-                interrupts += 1
         return [*messages[:-1], self._reply(request["header"]["msg_id"])]
 
     def _reply(self, request: str) -> Message:
