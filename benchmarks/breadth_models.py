@@ -69,7 +69,7 @@ def rows(only: str) -> Iterator[Row]:
     define_torchvision_operators()
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.touch()
-    kept = {(row.program, row.setting): row for row in _kept()}
+    kept = {(row.program, row.setting): row for row in _rows_in_file()}
     explore_once()
     for setting in SETTINGS:
         for name in MODELS:
@@ -77,20 +77,20 @@ def rows(only: str) -> Iterator[Row]:
                 yield kept.get((name, setting)) or _in_fork(name, setting)
 
 
-def _kept() -> list[Row]:
+def _rows_in_file() -> list[Row]:
     found = (json.loads(line) for line in RESULTS.read_text().splitlines())
     return [Row(**each | {key: tuple(each[key]) for key in ("missing", "problems")}) for each in found]
 
 
 def _in_fork(name: str, setting: str) -> Row:
-    before = len(_kept())
+    before = len(_rows_in_file())
     if not (child := os.fork()):
         signal.alarm(SECONDS)
         with RESULTS.open("a") as file:
             file.write(json.dumps(asdict(row(name, setting))) + "\n")
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    found = _kept()[before:]
+    found = _rows_in_file()[before:]
     return found[0] if found else Row(name, setting, (), {}, (f"the process ended with status {status}",))
 
 

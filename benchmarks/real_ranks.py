@@ -108,7 +108,7 @@ def estimate_collectives(gpu: str) -> dict[str, float]:
     return found
 
 
-def trained(case: str, device: str, compile_with: str = "") -> tuple[Step, Step]:
+def training_steps(case: str, device: str, compile_with: str = "") -> tuple[Step, Step]:
     """Of a case on this rank: a forward and a backward, and a whole training step with AdamW."""
     torch.manual_seed(0)
     name, wrap, *_ = case.split(":")
@@ -134,7 +134,7 @@ def trained(case: str, device: str, compile_with: str = "") -> tuple[Step, Step]
 
 def measure_step(case: str, device: str) -> dict[str, dict[str, float]]:
     """A compiled training step: bytes at its peak; microseconds of communication, and those with no kernel beside."""
-    differentiate, step = trained(case, device, "inductor")
+    differentiate, step = training_steps(case, device, "inductor")
     for _ in range(WARM):
         step()
     torch.cuda.reset_peak_memory_stats()
@@ -187,7 +187,7 @@ def measure_pay(case: str, device: str) -> dict[str, dict[str, Any]]:
         name = f"{case} {backend or 'eager'}"
         before = torch.cuda.memory_allocated()
         try:
-            differentiate, step = trained(case, device, backend)
+            differentiate, step = training_steps(case, device, backend)
             step()
             torch.cuda.reset_peak_memory_stats()
             found[name] = {"ms": milliseconds(step), "peak": torch.cuda.max_memory_allocated(), "left over": before}

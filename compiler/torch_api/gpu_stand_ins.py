@@ -73,8 +73,10 @@ def stand_ins(local_rank: int, local_size: int, functions: Mapping[str, Function
         yield torch.cuda, name, _answer(function)
     for name, number in numbers.items():
         yield torch.cuda, name, _answer(partial(_return, number))
-    marks = ("mark", "range_pop", "range_push")
-    for owner, names in ((torch.cuda, _UNDONE), (torch.cuda.nvtx, marks), (torch.Tensor, ("record_stream",))):
+    for owner, names in (
+        (torch.cuda, _UNDONE), (torch.cuda.nvtx, ("mark", "range_pop", "range_push")),
+        (torch.Tensor, ("record_stream",)), (distributed, ("broadcast_object_list",)),
+    ):  # fmt: skip
         for name in names:
             yield owner, name, lambda _: _return
     for name in ("Event", "Stream", "current_stream", "default_stream", "device", "stream"):

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.multiprocessing
-from torch import distributed
 from torch._C import _len_torch_function_stack
 from torch._dynamo import trace_rules
 from torch._dynamo.eval_frame import _TorchDynamoContext
@@ -52,7 +51,7 @@ class _OnCpu(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(map(_cpu_for_gpu, args))
         if kwargs:
-            kwargs = {name: _argument_without_gpu(name, value) for name, value in kwargs.items()}
+            kwargs = _with_device(kwargs, _cpu_for_gpu) | ({"pin_memory": False} if "pin_memory" in kwargs else {})
         result = func(*args, **(kwargs or {}))
         if self.observers and isinstance(func, OpOverload | OpOverloadPacket) and "c10d" in str(func):
             self.observers[-1](func, args, kwargs or {}, result)
@@ -78,9 +77,9 @@ def _cpu_for_gpu(device: Any) -> Any:
     return _CPU if is_gpu or (isinstance(device, str) and device.partition(":")[0] == "cuda") else device
 
 
-def _argument_without_gpu(name: str, value: Any) -> Any:
-    """An argument of a call without a GPU: a device, pinned memory, or any other."""
-    return _cpu_for_gpu(value) if name == "device" else value if name != "pin_memory" else False
+def _with_device(kwargs: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """Arguments by name, with `convert` applied to the device if there is one."""
+    return kwargs | {"device": convert(kwargs["device"])} if "device" in kwargs else kwargs
 
 
 @contextmanager
@@ -126,28 +125,22 @@ def _wrappers() -> Iterator[Wrapper]:
     yield torch, "set_default_device", call_instead(lambda original, device: original(_cpu_for_gpu(device)))
     yield torch, "load", call_instead(_load)
     yield torch.random, "fork_rng", call_instead(_fork_rng)
-    yield distributed, "broadcast_object_list", lambda _: _do_nothing
     yield TorchInGraphFunctionVariable, "call_function", call_instead(_trace_function)
     yield TensorVariable, "call_method", call_instead(_trace_method)
     yield _TorchDynamoContext, "__init__", call_hidden_after(_leave_mode_for_calls)
 
 
-def _do_nothing(*_: Any, **_named: Any) -> None:
-    pass
-
-
 def _trace_function(original: Function, function: Any, tx: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """In place of TorchDynamo's trace of a call of a function of torch, which may get a device."""
-    given = {name: _constant_without_gpu(value) if name == "device" else value for name, value in kwargs.items()}
-    return original(function, tx, args, given)
+    return original(function, tx, args, _with_device(kwargs, _constant_without_gpu))
 
 
 def _trace_method(original: Function, tensor: Any, tx: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     """The same for a call of a method of a tensor."""
     if name == "cuda":
         return tensor
-    given = {key: _constant_without_gpu(value) if key == "device" else value for key, value in kwargs.items()}
-    return original(tensor, tx, name, [*map(_constant_without_gpu, args)] if name == "to" else args, given)
+    given = [*map(_constant_without_gpu, args)] if name == "to" else args
+    return original(tensor, tx, name, given, _with_device(kwargs, _constant_without_gpu))
 
 
 def _constant_without_gpu(value: Any) -> Any:
@@ -167,8 +160,7 @@ def _initialize_on_cpu(unused: Sequence[str], original: Function, self: Any, *ar
 
 
 def _move_module(original: Function, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    given = {name: _cpu_for_gpu(value) if name == "device" else value for name, value in kwargs.items()}
-    return original(module, *map(_cpu_for_gpu, args), **given)
+    return original(module, *map(_cpu_for_gpu, args), **_with_device(kwargs, _cpu_for_gpu))
 
 
 def _fork_rng(original: Function, _devices: Any = (), *args: Any, **kwargs: Any) -> Any:

@@ -232,7 +232,7 @@ def test_ddp_reduces_in_a_simulated_backward(rank: None) -> None:
 
 
 def test_what_a_program_sends_after_its_steps_of_ddp_is_outside_of_graphs(rank: None) -> None:
-    """In its second forward DDP makes its buckets anew, and calls the group where TorchDynamo traces."""
+    """In its second forward, DDP rebuilds its buckets: it calls its process group in code that TorchDynamo traces."""
     model, x = torch.compile(DistributedDataParallel(Blocks(16, 2))), torch.randn(2, 16)
     with Exploration(Options(stages=("captured",))) as exploration:
         for _ in range(2):
