@@ -3,6 +3,7 @@
     collectives   torch's estimate against the measured time, by kind and size
     step          a compiled training step: peak memory by torch's allocator; communication, exposed or not, by profile
     pays          a training step under bfloat16: eager against compiled, by Inductor and by our backend
+    passes        what Inductor's passes on communication gain; the simulated side has what the advice claims of them
 
 Each part runs one process for each GPU of this machine. `--simulate FILE` has its simulated side, which needs no GPU.
 The texts of all stages are compared by `benchmarks.rank_fidelity --gpu h100`.
@@ -18,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import _functional_collectives as collectives
+from torch.distributed import _symmetric_memory as symmetric_memory
+from torch.distributed.tensor import DTensor
 
 from benchmarks.rank_fidelity import explore_step, real_group
 from benchmarks.rank_models import WIDE, WRAPS
+from compiler.advise import advise
+from compiler.advise.communication import PASSES
 from compiler.backend import tcompile
 from compiler.distributed.group import simulate_group
-from compiler.engine import explore
+from compiler.engine import Exploration, explore
+from compiler.record import Record
 from compiler.record.options import Options
 from compiler.timing.overlap import schedules
 
@@ -40,6 +46,14 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = tuple(1 << power for power in range(10, 30, 2))
 CASES = ("gpt2_wide:ddp", "gpt2_wide:fsdp2", "gpt2_wide:fsdp1", "gpt2_wide:simple_fsdp", "gpt2_wide:tp",
          "llama_wide:fsdp2", "llama_wide:simple_fsdp", "llama_wide:tp_sp")  # fmt: skip
+PASSES_OF = {
+    "gpt2_wide:simple_fsdp:amp": ("bucketing", "overlap scheduling", "reordering"),
+    "llama_wide:simple_fsdp:amp": ("bucketing", "overlap scheduling", "reordering"),
+    "gpt2_wide:tp_sp:amp": ("async TP",),
+    "llama_wide:tp_sp:amp": ("async TP",),
+}
+"""The passes that are tried on a case, with so many sequences that the GPU, and not the launches, takes the time."""
+SEQUENCES = 32
 WARM, ROUNDS = 4, 12
 CALLS, CYCLES = 20, 30_000_000
 
@@ -108,16 +122,26 @@ def estimate_collectives(gpu: str) -> dict[str, float]:
     return found
 
 
-def training_steps(case: str, device: str, compile_with: str = "") -> tuple[Step, Step]:
-    """Of a case on this rank: a forward and a backward, and a whole training step with AdamW."""
+def make_model(case: str, device: str, sequences: int) -> tuple[Any, Tensor]:
+    """The wrapped model of a case, and its input of so many sequences."""
     torch.manual_seed(0)
     name, wrap, *_ = case.split(":")
     kind = replace(WIDE[name], device=device)
+    x = kind.input()
     model = WRAPS[wrap](kind.make().to(device), kind, dist.get_world_size())
-    x = kind.input().to(device)
+    return model, x.repeat(sequences // len(x), 1).to(device)
+
+
+def training_steps(
+    case: str, device: str, compile_with: str = "", *, sequences: int = 4, options: Mapping[str, object] | None = None
+) -> tuple[Step, Step]:
+    """Of a case on this rank: a forward and a backward, and a whole training step with AdamW."""
+    model, x = make_model(case, device, sequences)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)  # it takes no mixture of tensors and DTensors
     backend: Any = tcompile if compile_with == "tcompile" else compile_with
-    called = torch.compile(model, backend=backend) if compile_with else model
+    called = torch.compile(model, backend=backend, options=dict(options or {}) or None) if compile_with else model
+    if options == PASSES["async TP"]:
+        share_memory(model)
 
     def differentiate() -> None:
         with torch.autocast(device, torch.bfloat16, enabled="amp" in case.split(":")[2:]):
@@ -132,6 +156,12 @@ def training_steps(case: str, device: str, compile_with: str = "") -> tuple[Step
     return differentiate, step
 
 
+def share_memory(model: torch.nn.Module) -> None:
+    """Enable symmetric memory, which async TP needs, for the groups of the model's parameters."""
+    for name in {each.device_mesh.get_group().group_name for each in model.parameters() if isinstance(each, DTensor)}:
+        symmetric_memory.enable_symm_mem_for_group(name)
+
+
 def measure_step(case: str, device: str) -> dict[str, dict[str, float]]:
     """A compiled training step: bytes at its peak; microseconds of communication, and those with no kernel beside."""
     differentiate, step = training_steps(case, device, "inductor")
@@ -141,6 +171,11 @@ def measure_step(case: str, device: str) -> dict[str, dict[str, float]]:
     differentiate()
     peak = torch.cuda.max_memory_allocated()
     step()
+    return {case: {"peak": peak, **profile_communication(differentiate)}}
+
+
+def profile_communication(differentiate: Step) -> dict[str, float]:
+    """Microseconds of communication on the GPU in a call, and those with no kernel beside it."""
     dist.barrier()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -150,7 +185,55 @@ def measure_step(case: str, device: str) -> dict[str, dict[str, float]]:
     sent = union((start, end) for name, start, end in spans if "nccl" in name)
     busy = union((start, end) for name, start, end in spans if "nccl" not in name)
     exposed = length(union([*sent, *busy])) - length(busy)
-    return {case: {"peak": peak, "communication": length(sent), "exposed": exposed}}
+    return {"communication": length(sent), "exposed": exposed}
+
+
+def measure_passes(case: str, device: str) -> dict[str, dict[str, Any]]:
+    """A forward and a backward with each pass on its own: milliseconds, and microseconds of communication."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("", *PASSES_OF[case]):
+        row = f"{case} {name or 'as it is'}"
+        try:
+            differentiate, _ = training_steps(
+                case, device, "inductor", sequences=SEQUENCES, options=PASSES.get(name, {})
+            )
+            found[row] = {"ms": milliseconds(differentiate), **profile_communication(differentiate)}
+            del differentiate
+        except Exception as error:  # noqa: BLE001 a pass that fails is a row of the table
+            found[row] = {"error": repr(error)[:300]}
+        forget_models()
+    return found
+
+
+def forget_models() -> None:
+    torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def simulate_passes(gpu: str) -> dict[str, dict[str, float]]:
+    """Milliseconds of the simulated step with each pass, and what the advice claims to gain without one."""
+    found = {}
+    for case, names in PASSES_OF.items():
+        for name in ("", *names):
+            record = explore_with_options(case, PASSES.get(name, {}), gpu)
+            row = {"ms": 1e3 * sum(half.seconds for half in schedules(record)),
+                   "exposed": 1e6 * sum(half.exposed_seconds for half in schedules(record))}  # fmt: skip
+            if not name:
+                row |= {f"{told.rule} ms": 1e3 * told.gain.seconds for told in advise(record) if told.gain}
+            found[f"{case} {name or 'as it is'}"] = row
+    return found
+
+
+def explore_with_options(case: str, options: Mapping[str, object], gpu: str) -> Record:
+    """Explore a forward and a backward of a case under bfloat16."""
+    model, x = make_model(case, "cpu", SEQUENCES)
+    with Exploration(Options(target=gpu, options=dict(options))) as exploration:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = exploration.compile(model)(x)
+        loss.backward()
+    torch._dynamo.reset()
+    return exploration.record
 
 
 def simulate_steps(gpu: str) -> dict[str, dict[str, float]]:
@@ -194,9 +277,7 @@ def measure_pay(case: str, device: str) -> dict[str, dict[str, Any]]:
             del differentiate, step
         except Exception as error:  # noqa: BLE001 a backend that fails is a row of the table
             found[name] = {"error": repr(error)[:300]}
-        torch._dynamo.reset()
-        gc.collect()
-        torch.cuda.empty_cache()
+        forget_models()
     return found
 
 
@@ -204,9 +285,10 @@ MEASURED: dict[str, tuple[Callable[[str, str], dict[str, Any]], tuple[str, ...]]
     "collectives": (measure_collectives, KINDS),
     "step": (measure_step, CASES),
     "pays": (measure_pay, tuple(f"{name}:{wrap}:amp" for name in WIDE for wrap in ("ddp", "fsdp1", "fsdp2"))),
+    "passes": (measure_passes, tuple(PASSES_OF)),
 }
 SIMULATED: dict[str, Callable[[str], dict[str, Any]]] = {
-    "collectives": estimate_collectives, "step": simulate_steps,
+    "collectives": estimate_collectives, "step": simulate_steps, "passes": simulate_passes,
 }  # fmt: skip
 
 
