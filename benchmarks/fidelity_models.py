@@ -111,6 +111,13 @@ def gpt2() -> Step:
     return _of_transformers("GPT2LMHeadModel", GPT2Config(n_layer=3, loss_type="ForCausalLM"), 50257)
 
 
+def checkpointed() -> Step:
+    """The same GPT-2, whose layers are computed again in the backward."""
+    step = gpt2()
+    step.model.gradient_checkpointing_enable({"use_reentrant": False})
+    return step
+
+
 def llama() -> Step:
     """Two layers of Llama 3.2 1B: width 2048, 32 heads, 8 of keys; 8×128 tokens."""
     from transformers import LlamaConfig, LlamaModel
@@ -181,6 +188,50 @@ def encoder() -> Step:
     return Step(nn.TransformerEncoder(layer, 3), {"src": torch.randn(8, 128, 512)}, _mean)
 
 
+class Biased(nn.Module):
+    """Causal FlexAttention with a distance penalty for each head that is learned."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        query, key, value = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = flex_attention(query, key, value, score_mod=_causal_with_distance)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def _causal_with_distance(score: Tensor, _batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    near = score - (row - column) * torch.exp2(-(head + 1.0))
+    return torch.where(row >= column, near, -float("inf"))
+
+
+def flex() -> Step:
+    """FlexAttention of width 512, 8 heads, 4×256 tokens."""
+    return Step(Biased(512, 8), {"x": torch.randn(4, 256, 512)}, _mean)
+
+
+class Doubled(nn.Module):
+    """A Triton kernel of the user between two linear layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        from benchmarks.fidelity_triton import square_relu
+
+        return self.down(functional.gelu(square_relu(self.up(x)) + 1))
+
+
+def user_kernel() -> Step:
+    """A `torch.library.triton_op` with a backward, width 512, 1,024 rows."""
+    return Step(Doubled(512), {"x": torch.randn(1024, 512)}, _mean)
+
+
 MODELS: dict[str, Callable[[], Step]] = {
     "MLP": mlp,
     "pointwise": pointwise,
@@ -199,4 +250,7 @@ MODELS: dict[str, Callable[[], Step]] = {
     "LSTMCell": _stepped("LSTMCell"),
     "GRUCell": _stepped("GRUCell"),
     "encoder": encoder,
+    "GPT-2-checkpointed": checkpointed,
+    "FlexAttention": flex,
+    "Triton-kernel": user_kernel,
 }
