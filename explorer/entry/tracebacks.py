@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from explorer.entry.callee import OWN_FOLDERS
+from explorer.entry.interrupts import is_handler
 
 _TORCH = Path(torch.__file__).parent
 _MACHINERY = tuple(
@@ -60,7 +61,9 @@ def _without_magic(traceback: TracebackType | None, bottom: CodeType, run_code: 
 def _without_machinery(traceback: TracebackType | None, bottom: CodeType) -> TracebackType | None:
     """The traceback without frames of torch.compile and tcompile, except `bottom`'s and the one that raised."""
     kept: list[TracebackType] = []
-    for is_user, entries in groupby(_entries(traceback), key=lambda entry: _is_user(entry, bottom)):
+    raised = [entry for entry in _entries(traceback) if not is_handler(entry)]
+    _link_entries(raised)
+    for is_user, entries in groupby(raised, key=lambda entry: _is_user(entry, bottom)):
         run = list(entries)
         kept += run if is_user else _between_users(run)
     return _link_entries(kept)

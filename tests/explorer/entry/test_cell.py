@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import signal
 import sys
 import traceback
 import warnings
@@ -325,6 +326,82 @@ def test_the_debugger_starts_at_the_users_frame(cells: Comparison) -> None:
     cells.magic("deep(x)")
     *_, innermost = traceback.walk_tb(sys.last_traceback)
     assert innermost[0].f_code.co_name == "boom"
+
+
+IN_A_GUARD = """
+guards = []
+def interrupt_a_guard(frame, event, _):
+    if event == "call" and frame.f_code.co_filename.endswith("_dynamo/guards.py"):
+        guards.append(frame.f_code.co_name)
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+f(x)
+sys.setprofile(interrupt_a_guard)
+while time.monotonic() < end:
+    f(x)
+"""
+IN_A_FINALIZER = """
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+f(x)
+Last()
+while time.monotonic() < end:
+    pass
+"""
+TWICE = """
+f(x)
+Last()
+try:
+    while time.monotonic() < end:
+        pass
+except KeyboardInterrupt:
+    caught = True
+Last()
+while time.monotonic() < end:
+    pass
+"""
+
+
+@pytest.mark.parametrize("code", [IN_A_GUARD, IN_A_FINALIZER, IN_A_FINALIZER.partition("f(x)")[0] + TWICE])
+def test_an_interrupt_that_torch_or_python_drops_stops_the_cell(
+    cells: Comparison, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cell ends by itself after 10 seconds, and then without an error."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's keeps the error
+    before = signal.getsignal(signal.SIGINT)
+    found = cells.magic(f"import signal, time\nend = time.monotonic() + 10{code}")
+    assert "KeyboardInterrupt" in found.error
+    assert found.namespace.get("caught", True) and found.namespace.get("guards", True)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "interrupts.py" not in found.output
+
+
+def test_an_interrupt_that_the_cell_catches_is_not_repeated(cells: Comparison) -> None:
+    code = """
+import signal, time
+def step():
+    f(x)
+    signal.raise_signal(signal.SIGINT)
+try:
+    step()
+except KeyboardInterrupt:
+    caught = True
+    time.sleep(0.2)
+time.sleep(0.2)
+last = f(x)
+"""
+    found = cells.magic(code)
+    assert (found.error, found.namespace["caught"]) == ("NoneType: None", True)
+
+
+def test_a_handler_that_the_cell_sets_stays(cells: Comparison) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        cells.magic("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nf(x)")
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_copying_a_tree_copies_no_other() -> None:

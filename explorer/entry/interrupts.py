@@ -1,0 +1,98 @@
+"""See to it that an interrupt stops a cell, also where Python or PyTorch drops its KeyboardInterrupt.
+
+PyTorch clears every error that is raised while it checks guards, and compiles again; Python prints and drops those of
+finalizers and of weak references' callbacks. The cell would go on, for ever if it loops.
+"""
+
+from __future__ import annotations
+
+import _thread
+import dis
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+LOOK_EVERY = 0.05
+"""Seconds between two looks at whether an interrupt's error still exists."""
+
+_TORCH = f"{Path(torch.__file__).parent}/"
+
+
+def is_handler(traceback: TracebackType) -> bool:
+    """Whether an entry of a traceback is the frame of a signal's handler that is defined here."""
+    return traceback.tb_frame.f_code.co_filename == __file__
+
+
+@contextmanager
+def repeat_lost_interrupts() -> Iterator[None]:
+    """In the block, interrupt the main thread again if the KeyboardInterrupt of a SIGINT was dropped.
+
+    It was not if the user's code caught it, or if it is still on its way. A handler that raises nothing stays as it is.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    watch = _Watch()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        try:
+            before(number, frame)
+        except KeyboardInterrupt as error:
+            watch.begin(error)
+            raise
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        watch.end()
+        if signal.getsignal(signal.SIGINT) is interrupt:  # else the cell has set a handler of its own
+            signal.signal(signal.SIGINT, before)
+
+
+class _Watch:
+    """Watches the error of each interrupt, in a thread that runs until the error has arrived or was dropped."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def begin(self, error: KeyboardInterrupt) -> None:
+        """Watch an error that is being raised. A signal's handler calls this, so it waits for no lock."""
+        _thread.start_new_thread(self._look, ([error],))
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over = True
+
+    def _look(self, held: list[KeyboardInterrupt]) -> None:
+        """Interrupt again if an error was dropped; the list has the only reference to it that is ours."""
+        while True:
+            time.sleep(LOOK_EVERY)
+            with self._lock:  # never after the block
+                if self._is_over:
+                    return
+                if sys.getrefcount(held[0]) > 2:  # the list's and the call's own: it is on its way or handled
+                    continue
+                if not _is_caught(held[0].__traceback__):
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return
+
+
+def _is_caught(traceback: TracebackType | None) -> bool:
+    """Whether the outermost frame that an error has reached is in a `try` or `with`, and is not PyTorch's or ours.
+
+    In any other frame the error went on to the caller, and was dropped there.
+    """
+    if traceback is None or is_handler(traceback) or traceback.tb_frame.f_code.co_filename.startswith(_TORCH):
+        return False
+    entries = dis.Bytecode(traceback.tb_frame.f_code).exception_entries  # type: ignore[attr-defined]
+    return any(entry.start <= traceback.tb_lasti < entry.end for entry in entries)
