@@ -372,7 +372,8 @@ def test_an_interrupt_that_torch_or_python_drops_stops_the_cell(
     before = signal.getsignal(signal.SIGINT)
     found = cells.magic(f"import signal, time\nend = time.monotonic() + 10{code}")
     assert "KeyboardInterrupt" in found.error
-    assert found.namespace.get("caught", True) and found.namespace.get("guards", True)
+    assert found.namespace.get("caught", True)
+    assert found.namespace.get("guards", True)
     assert signal.getsignal(signal.SIGINT) is before
     assert "interrupts.py" not in found.output
 
