@@ -12,10 +12,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 
@@ -30,50 +29,41 @@ def is_handler(traceback: TracebackType) -> bool:
     return traceback.tb_frame.f_code.co_filename == __file__
 
 
-@contextmanager
-def repeat_lost_interrupts() -> Iterator[None]:
-    """In the block, interrupt the main thread again if the KeyboardInterrupt of a SIGINT was dropped.
+class RepeatedInterrupts:
+    """Context manager that interrupts the main thread again if the KeyboardInterrupt of a SIGINT was dropped.
 
     It was not if the user's code caught it, or if it is still on its way. A handler that raises nothing stays as it is.
+    A class, because `contextlib.contextmanager` sets an attribute of each error, which some errors refuse.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    watch = _Watch()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        try:
-            before(number, frame)
-        except KeyboardInterrupt as error:
-            watch.begin(error)
-            raise
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        watch.end()
-        if signal.getsignal(signal.SIGINT) is interrupt:  # else the cell has set a handler of its own
-            signal.signal(signal.SIGINT, before)
-
-
-class _Watch:
-    """Watches the error of each interrupt, in a thread that runs until the error has arrived or was dropped."""
 
     def __init__(self) -> None:
+        self._before: Any = None
         self._is_over = False
         self._lock = threading.Lock()
 
-    def begin(self, error: KeyboardInterrupt) -> None:
-        """Watch an error that is being raised. A signal's handler calls this, so it waits for no lock."""
-        _thread.start_new_thread(self._look, ([error],))
+    def __enter__(self) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(handler):
+            self._before = handler
+            signal.signal(signal.SIGINT, self._interrupt)
 
-    def end(self) -> None:
-        with self._lock:
-            self._is_over = True
+    def __exit__(self, *_: object) -> None:
+        try:
+            with self._lock:
+                self._is_over = True
+        finally:
+            if self._before is not None and signal.getsignal(signal.SIGINT) == self._interrupt:  # not the cell's own
+                signal.signal(signal.SIGINT, self._before)
 
-    def _look(self, held: list[KeyboardInterrupt]) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Do as the handler before, and watch what it raises. It waits for no lock, which this thread may hold."""
+        try:
+            self._before(number, frame)
+        except KeyboardInterrupt as error:
+            _thread.start_new_thread(self._watch, ([error],))
+            raise
+
+    def _watch(self, held: list[KeyboardInterrupt]) -> None:
         """Interrupt again if an error was dropped; the list has the only reference to it that is ours."""
         while True:
             time.sleep(LOOK_EVERY)

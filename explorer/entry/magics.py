@@ -21,7 +21,7 @@ from compiler.record.options import OptionError, Options
 from compiler.torch_api import settings
 from explorer.entry import inspection_html
 from explorer.entry.cell import Cell
-from explorer.entry.interrupts import repeat_lost_interrupts
+from explorer.entry.interrupts import RepeatedInterrupts
 from explorer.entry.kernel_magics import KernelMagics
 from explorer.entry.options import OPTIONS, asked_options, join_values, strip_quotes
 from explorer.entry.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets
@@ -93,7 +93,7 @@ class TcompileMagics(Magics):
         parsed = self.parse_cell(args, cell)
         if parsed.awaits:
             raise UsageError(_CAN_NOT_AWAIT)
-        with repeat_lost_interrupts(), self.open_session(args, parsed) as session:
+        with RepeatedInterrupts(), self.open_session(args, parsed) as session:
             value = session.run_cell()
         return None if parsed.is_silenced else value
 
@@ -107,7 +107,7 @@ class TcompileMagics(Magics):
             if args.help:
                 return self._show_help()
             parsed = self.parse_cell(args, cell)
-            with repeat_lost_interrupts(), self.open_session(args, parsed) as session:
+            with RepeatedInterrupts(), self.open_session(args, parsed) as session:
                 value = await session.run_cell_async()
             return None if parsed.is_silenced else value
 

@@ -27,7 +27,7 @@ from compiler.engine import Event
 from compiler.record import Record
 from compiler.record.plain_text import pluralize
 from explorer.entry.cell import Cell
-from explorer.entry.interrupts import repeat_lost_interrupts
+from explorer.entry.interrupts import RepeatedInterrupts
 from explorer.entry.listings import listing_of
 from explorer.entry.options import strip_quotes
 from explorer.entry.outputs import Output
@@ -171,7 +171,7 @@ class _AskedCell:
         self._value = self._error = None
         quiet = self._output if isinstance(self._output, _Progressing) else _Progressing(lambda _: None)
         try:
-            with repeat_lost_interrupts(), self._exploring.open_session(self._args, self._cell, quiet) as session:
+            with RepeatedInterrupts(), self._exploring.open_session(self._args, self._cell, quiet) as session:
                 self._value = session.run_cell()
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever the user's cell raises
             self._error = error
