@@ -68,10 +68,10 @@ def shell() -> Iterator[InteractiveShell]:
     for cell in (
         "%load_ext explorer",
         SETUP,
-        "%%tcompile --target h100 -o run\nf(torch.randn(60, 64), torch.randn(64, 256))",
+        "%%tcompile --target h100 -o run\nf(torch.randn(12, 64), torch.randn(64, 256))",
         "%%tcompile --target h100 -o trained\nNet()(torch.randn(8, 16)).backward()",
-        "%%tcompile --backend tcompile --target h100 -o plain\nsoftmax_of(torch.randn(60, 64))",
-        "%%tcompile --backend tcompile --target cpu -o on_cpu\nsoftmax_of(torch.randn(60, 64))",
+        "%%tcompile --backend tcompile --target h100 -o plain\nsoftmax_of(torch.randn(12, 64))",
+        "%%tcompile --backend tcompile --target cpu -o on_cpu\nsoftmax_of(torch.randn(12, 64))",
         "%%tcompile --backend tcompile --target h100 -o ours\nAttention()(torch.randn(1, 2, 32, 16)).backward()",
     ):
         with capture_output():
@@ -160,7 +160,7 @@ def test_backslashes_in_an_edit_stay(shell: InteractiveShell) -> None:
 
 
 def test_custom_launch_config(shell: InteractiveShell) -> None:
-    """The source does not change; 60 rows in blocks of 8: the last block is masked."""
+    """The source does not change; 12 rows in blocks of 8: the last block is masked."""
     trial, _, _ = ran(shell, opened(shell).replace("\n", " --XBLOCK 8 --num-warps 8\n", 1))
     assert trial.is_right
     assert trial.edited.binary is not None
@@ -185,7 +185,7 @@ def test_kernel_for_another_gpu(shell: InteractiveShell) -> None:
         pytest.param(
             LOAD,
             LOAD.replace("*x0)", "*x0 + 1)"),
-            "tl.load reads out of bounds: element 15360 of in_out_ptr0",
+            "tl.load reads out of bounds: element 3072 of in_out_ptr0",
             marks=needs_interpreter,
         ),
         pytest.param(
@@ -245,9 +245,9 @@ def test_our_kernels_run_on_recorded_inputs(shell: InteractiveShell) -> None:
         ("= tl.load(", "= = tl.load(", "SyntaxError: invalid syntax"),
         ("= tl.load(", "= tmp99 + tl.load(", "tmp99 is not defined"),
         pytest.param("arg0_1_ptr + (", "arg0_1_ptr + (1 + ",
-                     "tl.load reads out of bounds: element 3840 of arg0_1_ptr", marks=needs_interpreter),
+                     "tl.load reads out of bounds: element 768 of arg0_1_ptr", marks=needs_interpreter),
         pytest.param("tl.store(div_ptr + (", "tl.store(div_ptr + (1 + ",
-                     "tl.store writes out of bounds: element 3840 of div_ptr", marks=needs_interpreter),
+                     "tl.store writes out of bounds: element 768 of div_ptr", marks=needs_interpreter),
         ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), 1.01 * ",
          "what it stores to div_ptr differs from the original's"),
         ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), float('nan') * ",
@@ -270,7 +270,7 @@ def test_our_kernel_with_a_custom_config(shell: InteractiveShell) -> None:
     assert trial.is_right
     assert trial.edited.binary is not None
     assert (trial.edited.binary.config["XBLOCK"], trial.facts.loc["threads", "edited"]) == (4, 256)
-    assert trial.facts.loc["programs", "edited"] == 15
+    assert trial.facts.loc["programs", "edited"] == 3
     _, text, _ = ran(shell, cell.replace("\n", " --NBLOCK 8\n", 1))
     assert "this kernel has no NBLOCK; it has XBLOCK" in text
 
@@ -371,7 +371,7 @@ def test_cpp_kernel_is_built_run_and_timed(shell: InteractiveShell) -> None:
     [
         ("::expf(sub)", "::expf(sun)", "was not declared in this scope", True),
         ("::expf(sub)", "::expf(sub);;+", "expected", True),
-        ("out_div[", "out_div[1 + ", "it writes out of bounds: element 3840 of out_div", False),
+        ("out_div[", "out_div[1 + ", "it writes out of bounds: element 768 of out_div", False),
         ("out_div[", "out_div[-1 + ", "it writes out of bounds: element -1 of out_div", False),
         ("out_div[", "out_div[3000000000 + ", "it ended its process (SIGSEGV)", False),
         ("= div;", "= div * 2;", "what it stores to out_div differs from the original's", True),
@@ -434,7 +434,7 @@ def test_incompatible_options_are_refused(shell: InteractiveShell, options: str,
 
 def test_kernel_of_other_side_says_how_to_edit(shell: InteractiveShell) -> None:
     with capture_output():
-        cell = "%%tcompile --backend tcompile --vs inductor --target h100 -o both\nsoftmax_of(torch.randn(60, 64))"
+        cell = "%%tcompile --backend tcompile --vs inductor --target h100 -o both\nsoftmax_of(torch.randn(12, 64))"
         assert shell.run_cell(cell).success
     run = shell.user_ns["both"]
     (own,) = kernel_cell.editable(run.record)
