@@ -18,12 +18,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 from compiler.logs.events import Log, LogProblem, Text
 from compiler.record.plain_text import pluralize
 
-MOST_UNPACKED = 2**30
-"""Maximum bytes of an archive's members together, unpacked."""
+MOST_UNPACKED = 400 * 2**20
+"""Maximum bytes of an archive, and of its members together, unpacked: unlike files, they are held in memory."""
+_MOST_PASSED = 2**32
+"""Maximum unpacked bytes of a `.tar.gz`, with the members that are no logs and not kept."""
 MOST_PACKED = 200
 """Maximum size of an unpacked log ÷ that of its archive, if the log is large; logs have 5 to 30."""
 LARGE = 128 * 2**20
@@ -37,6 +40,7 @@ SMALL_FILE = 16 * 2**20
 MOST_SPLIT = 256 * 2**20
 """Maximum bytes of a file whose lines are sorted by rank, which needs a copy of it."""
 
+_TOO_LARGE = f"unpacked, it has more than {MOST_UNPACKED / 1e6:,.0f} MB: unpack it first"
 _SEARCHED = f" (its first {SMALL_FILE / 1e6:.0f} MB were searched)"
 _LOG_NAME = re.compile(r"(.*\.log)(?:[._-](\d+|\d{4}[-\d]*))?(\.gz)?$|(dedicated_log_torch_trace\S*?)(?:\.(\d+))?$")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank_?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -146,16 +150,16 @@ def _content(path: Path) -> Text:
 def _add_content(name: str, text: Text, found: _Found) -> None:
     """Add a log, or the logs of an archive."""
     start = bytes(text[:512])
+    is_gzip = start[:2] == b"\x1f\x8b"
+    is_archive = is_gzip or start[:4] == b"PK\x03\x04" or _is_tar(start)
+    if is_archive and len(text) > MOST_UNPACKED:
+        raise LogError(_TOO_LARGE)
     if start[:4] == b"PK\x03\x04":
         _add_zip(name, text, found)
-    elif start[:2] == b"\x1f\x8b":
-        unpacked = _gunzip(text)
-        if _is_tar(unpacked[:512]):
-            _add_tar(unpacked, found)
-        else:
-            found.texts[name.removesuffix(".gz")] = unpacked
-    elif _is_tar(start):
+    elif _is_tar(start) or (is_gzip and _is_tar(_start_of_gzip(text))):
         _add_tar(text, found)
+    elif is_gzip:
+        found.texts[name.removesuffix(".gz")] = _gunzip(text, MOST_UNPACKED)
     elif len(text) > SMALL_FILE and _FIRST_EVENT.search(text, 0, SMALL_FILE) is None:
         found.leave_out(name, f"{_what_it_is(text)}{_SEARCHED}")
     else:
@@ -182,7 +186,7 @@ class _Unpacked:
         """Add the next bytes. Raises LogError if they are too many, or too well packed to be a log."""
         size = self._stream.tell() + len(part)
         if size > self._most:
-            raise LogError(f"unpacked, it has more than {MOST_UNPACKED / 1e6:,.0f} MB")
+            raise LogError(_TOO_LARGE)
         was_small = self._stream.tell() <= SMALL_FILE
         self._stream.write(part)
         if was_small and size > SMALL_FILE:
@@ -192,50 +196,90 @@ class _Unpacked:
                 f"it is packed more than {MOST_PACKED} times, and has over {LARGE / 1e6:,.0f} MB: unpack it first"
             )
 
+    def add_all(self, stream: IO[bytes]) -> bytes:
+        """Add what is left of a stream, and return all bytes."""
+        while part := stream.read(min(_PIECE, self.bytes_left)):
+            self.add(part)
+        return self.content()
+
     def _check_start(self) -> None:
         with self._stream.getbuffer() as content:
+            if content[:2] == b"\x1f\x8b" or _FIRST_EVENT.search(content) is not None:
+                return
             start = bytes(content[:4096])
-            has_event = _is_tar(start) or _FIRST_EVENT.search(content) is not None
-        if not has_event:
-            raise LogError(f"{_what_it_is(start)}{_SEARCHED}")
+        raise LogError(f"{_what_it_is(start)}{_SEARCHED}")
 
     def content(self) -> bytes:
         return self._stream.getvalue()
 
 
-def _gunzip(text: Text) -> bytes:
-    """Unpack gzip data. A damaged or truncated file is read as far as it goes. Raises LogError if it is too large."""
+def _unzip_parts(text: Text) -> Iterator[bytes]:
+    """The unpacked parts of gzip data, which may be several files, one after the other. Raises zlib.error."""
     unpacker = zlib.decompressobj(wbits=31)
-    unpacked = _Unpacked(len(text), MOST_UNPACKED)
     for start in range(0, len(text), _PIECE):
         packed = text[start : start + _PIECE]
-        try:
-            while packed:
-                unpacked.add(unpacker.decompress(packed, _PIECE))
-                packed = unpacker.unconsumed_tail
-        except zlib.error as error:
-            if not unpacked.content():
-                raise LogError(f"it is a damaged gzip file: {error}") from None
-            break
+        while packed:
+            if unpacker.eof:
+                unpacker = zlib.decompressobj(wbits=31)
+            if part := unpacker.decompress(packed, _PIECE):
+                yield part
+            packed = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+
+
+def _start_of_gzip(text: Text) -> bytes:
+    try:
+        return next(_unzip_parts(text), b"")
+    except zlib.error as error:
+        raise LogError(f"it is a damaged gzip file: {error}") from None
+
+
+def _gunzip(text: Text, most: int) -> bytes:
+    """Unpack gzip data. A damaged or truncated file is read as far as it goes. Raises LogError if it is too large."""
+    unpacked = _Unpacked(len(text), most)
+    try:
+        for part in _unzip_parts(text):
+            unpacked.add(part)
+    except zlib.error as error:
+        if not unpacked.content():
+            raise LogError(f"it is a damaged gzip file: {error}") from None
     return unpacked.content()
 
 
+class _GzipStream:
+    """Gzip data as a stream, of which nothing is kept. Raises LogError at its bound."""
+
+    def __init__(self, text: Text) -> None:
+        self._parts, self._next, self._count = _unzip_parts(text), b"", 0
+
+    def read(self, size: int) -> bytes:
+        while len(self._next) < size and (part := next(self._parts, b"")):
+            self._next += part
+        found, self._next = self._next[:size], self._next[size:]
+        self._count += len(found)
+        if self._count > _MOST_PASSED:
+            raise LogError(f"unpacked, it has more than {_MOST_PASSED / 1e6:,.0f} MB: unpack it first")
+        return found
+
+
 def _add_tar(text: Text, found: _Found) -> None:
+    """Add the members of a tar archive, which may be packed; they are read in order, and others are passed over."""
     left = MOST_UNPACKED
+    stream: Any = _GzipStream(text) if bytes(text[:2]) == b"\x1f\x8b" else io.BytesIO(text[:])
     try:
-        with tarfile.open(fileobj=io.BytesIO(text[:]), mode="r:") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=_PIECE) as archive:
             for count, member in enumerate(archive):
                 if not _is_wanted(member.name, count, found):
                     continue
                 if not member.isreg():
                     found.leave_out(member.name, "it is a link or no regular file; it is not read")
                 elif member.size > left:
-                    found.leave_out(member.name, f"the archive has more than {MOST_UNPACKED / 1e6:,.0f} MB")
-                elif (stream := archive.extractfile(member)) is not None:
-                    left -= member.size
-                    _add_member(member.name, stream.read(), found)
-    except (tarfile.TarError, OSError, EOFError) as error:
+                    found.leave_out(member.name, _TOO_LARGE)
+                elif (content := archive.extractfile(member)) is not None:
+                    left -= _add_member(member.name, content, len(text), left, found)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         found.leave_out("archive", f"it is damaged: {error}")
+    except LogError as error:
+        found.leave_out("archive", str(error))
 
 
 def _add_zip(name: str, text: Text, found: _Found) -> None:
@@ -245,17 +289,11 @@ def _add_zip(name: str, text: Text, found: _Found) -> None:
             for count, member in enumerate(archive.infolist()):
                 if member.is_dir() or not _is_wanted(member.filename, count, found):
                     continue
-                unpacked = _Unpacked(len(text), left)  # the sizes that the archive claims may be wrong
-                try:
-                    with archive.open(member) as stream:
-                        while part := stream.read(min(_PIECE, unpacked.bytes_left)):
-                            unpacked.add(part)
-                except LogError as error:
-                    found.leave_out(member.filename, str(error))
+                if member.file_size > left:
+                    found.leave_out(member.filename, _TOO_LARGE)
                     continue
-                content = unpacked.content()
-                left -= len(content)
-                _add_member(member.filename, content, found)
+                with archive.open(member) as content:
+                    left -= _add_member(member.filename, content, len(text), left, found)
     except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
         found.leave_out(name, f"the archive is damaged or encrypted: {error}")
 
@@ -266,15 +304,17 @@ def _is_wanted(name: str, count: int, found: _Found) -> bool:
     return count < MOST_FILES and bool(_LOG_NAME.fullmatch(name.rpartition("/")[2]))
 
 
-def _add_member(name: str, content: bytes, found: _Found) -> None:
-    """Add a member of an archive; archives in archives are not unpacked, except single `.gz` logs."""
-    if content[:2] != b"\x1f\x8b":
-        found.texts[name] = content
-        return
+def _add_member(name: str, stream: IO[bytes], packed: int, most: int, found: _Found) -> int:
+    """Add a member of an archive, and return its size; archives in it are not unpacked, except single `.gz` logs."""
     try:
-        found.texts[name.removesuffix(".gz")] = _gunzip(content)
+        content = _Unpacked(packed, most).add_all(stream)
+        if content[:2] == b"\x1f\x8b":
+            content = _gunzip(content, most)
     except LogError as error:
         found.leave_out(name, str(error))
+        return 0
+    found.texts[name.removesuffix(".gz")] = content
+    return len(content)
 
 
 def _group_rotated_files(texts: dict[str, Text]) -> Iterator[dict[str, Text]]:
