@@ -204,7 +204,7 @@ class _Unpacked:
 
     def _check_start(self) -> None:
         with self._stream.getbuffer() as content:
-            if content[:2] == b"\x1f\x8b" or _FIRST_EVENT.search(content) is not None:
+            if bytes(content[:2]) == b"\x1f\x8b" or _FIRST_EVENT.search(content) is not None:
                 return
             start = bytes(content[:4096])
         raise LogError(f"{_what_it_is(start)}{_SEARCHED}")
