@@ -22,6 +22,7 @@ LOOK_EVERY = 0.05
 """Seconds between two looks at whether an interrupt's error still exists."""
 
 _TORCH = f"{Path(torch.__file__).parent}/"
+_STANDARD = f"{Path(dis.__file__).parent}/"
 
 
 def is_handler(traceback: TracebackType) -> bool:
@@ -78,11 +79,15 @@ class RepeatedInterrupts:
 
 
 def _is_caught(traceback: TracebackType | None) -> bool:
-    """Whether the outermost frame that an error has reached is in a `try` or `with`, and is not PyTorch's or ours.
+    """Whether the outermost frame that an error has reached is in a `try` or `with`, and is the user's or a library's.
 
-    In any other frame the error went on to the caller, and was dropped there.
+    In any other frame the error went on to the caller, and was dropped there: also in a callback of the standard
+    library's weak dictionaries, which has a `try` for other errors.
     """
-    if traceback is None or is_handler(traceback) or traceback.tb_frame.f_code.co_filename.startswith(_TORCH):
+    if traceback is None or is_handler(traceback):
+        return False
+    file = traceback.tb_frame.f_code.co_filename
+    if file.startswith(_TORCH) or (file.startswith(_STANDARD) and "/site-packages/" not in file):
         return False
     entries = dis.Bytecode(traceback.tb_frame.f_code).exception_entries  # type: ignore[attr-defined]
     return any(entry.start <= traceback.tb_lasti < entry.end for entry in entries)

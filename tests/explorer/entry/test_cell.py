@@ -349,6 +349,18 @@ Last()
 while time.monotonic() < end:
     pass
 """
+IN_A_WEAK_DICTIONARY = """
+import weakref
+class Interrupting(dict):
+    def __delitem__(self, _):
+        signal.raise_signal(signal.SIGINT)
+f(x)
+kept = weakref.WeakKeyDictionary()
+kept.data = Interrupting()
+kept[torch.nn.Identity()] = None
+while time.monotonic() < end:
+    pass
+"""
 TWICE = """
 f(x)
 Last()
@@ -363,7 +375,9 @@ while time.monotonic() < end:
 """
 
 
-@pytest.mark.parametrize("code", [IN_A_GUARD, IN_A_FINALIZER, IN_A_FINALIZER.partition("f(x)")[0] + TWICE])
+@pytest.mark.parametrize(
+    "code", [IN_A_GUARD, IN_A_FINALIZER, IN_A_WEAK_DICTIONARY, IN_A_FINALIZER.partition("f(x)")[0] + TWICE]
+)
 def test_an_interrupt_that_torch_or_python_drops_stops_the_cell(
     cells: Comparison, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
