@@ -41,6 +41,7 @@ from compiler.engine import Exploration, explore
 from compiler.record import Record
 from compiler.record.options import Options
 from compiler.timing.overlap import schedules
+from compiler.torch_api.settings import known_options
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = tuple(1 << power for power in range(10, 30, 2))
@@ -195,7 +196,7 @@ def measure_passes(case: str, device: str) -> dict[str, dict[str, Any]]:
         row = f"{case} {name or 'as it is'}"
         try:
             differentiate, _ = training_steps(
-                case, device, "inductor", sequences=SEQUENCES, options=PASSES.get(name, {})
+                case, device, "inductor", sequences=SEQUENCES, options=known_options(PASSES.get(name, {}))
             )
             found[row] = {"ms": milliseconds(differentiate), **profile_communication(differentiate)}
             del differentiate
@@ -216,7 +217,7 @@ def simulate_passes(gpu: str) -> dict[str, dict[str, float]]:
     found = {}
     for case, names in PASSES_OF.items():
         for name in ("", *names):
-            record = explore_with_options(case, PASSES.get(name, {}), gpu)
+            record = explore_with_options(case, known_options(PASSES.get(name, {})), gpu)
             row = {"ms": 1e3 * sum(half.seconds for half in schedules(record)),
                    "exposed": 1e6 * sum(half.exposed_seconds for half in schedules(record))}  # fmt: skip
             if not name:

@@ -65,7 +65,10 @@ def unbucketed_collectives(reading: Reading) -> Iterator[Advice]:
 
 
 def _with_options(record: Record, text: str, options: Mapping[str, object]) -> Change:
-    return Change(text, {"options": {**record.options.options, **options}})
+    """The record's options and these, without those that this version of torch refuses."""
+    from compiler.torch_api.settings import known_options  # imports Inductor, which is not needed to read a record
+
+    return Change(text, {"options": {**record.options.options, **known_options(options)}})
 
 
 def _buckets(reading: Reading) -> list[list[Collective]]:

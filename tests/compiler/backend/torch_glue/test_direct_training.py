@@ -7,15 +7,19 @@ import copy
 import threading
 import warnings
 import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from compiler.backend import tcompile
 from tests.compiler.backend.torch_glue.direct_halves import Halves, described, grown, leaf, product
 from tests.compiler.broken import TORCH
 
@@ -425,3 +429,40 @@ def test_training_with_our_code_matches_eager() -> None:
                 ]
     assert len(gradients[0]) == 6 * 6
     torch.testing.assert_close(gradients[0], gradients[1])
+
+
+class Layers(nn.Module):
+    """Layers of more than DDP's first bucket; the last weight is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(600, 600) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return (x @ self.layers[-1].weight).square().mean()
+
+
+def test_pieces_between_ddp_buckets_return_real_tensors(tmp_path: Path) -> None:
+    """DDPOptimizer calls each piece once with fake tensors; the program's first call gets none of them."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        model, x = Layers(), torch.randn(8, 600)
+        pieces: list[torch.fx.GraphModule] = []
+
+        def counted(module: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+            pieces.append(module)
+            return tcompile(module, inputs)
+
+        wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
+        compiled: Any = torch.compile(wrapped, backend=counted)
+        for _ in range(2):
+            loss = compiled(x)
+            found = torch.autograd.grad(loss, [*model.parameters()])
+            expected = torch.autograd.grad(model(x), [*model.parameters()])
+            torch.testing.assert_close((loss, *found), (model(x), *expected))
+        assert len(pieces) > 1
+    finally:
+        dist.destroy_process_group()
