@@ -31,13 +31,15 @@ SETTINGS = (("h100", "inductor"), ("cpu", "inductor"), ("h100", "tcompile"), ("c
 class Feature:
     """A feature: what it is called, a function that makes a new step, and the options that it needs.
 
-    `inductor_only` are options that only Inductor has; `cheap` features are tested with each commit.
+    `inductor_only` are options that only Inductor has; `cheap` features are tested with each commit. `gpu` is the
+    virtual GPU to explore for.
     """
 
     name: str
     make: Callable[[], Step]
     options: dict[str, Any] = field(default_factory=dict)
     cheap: bool = False
+    gpu: str = "h100"
 
     @property
     def inductor_only(self) -> bool:
@@ -47,11 +49,13 @@ class Feature:
 FEATURES: list[Feature] = []
 
 
-def feature(name: str, *, cheap: bool = False, **options: Any) -> Callable[[Callable[[], Step]], Callable[[], Step]]:
+def feature(
+    name: str, *, cheap: bool = False, gpu: str = "h100", **options: Any
+) -> Callable[[Callable[[], Step]], Callable[[], Step]]:
     """Register a program under this name."""
 
     def register(make: Callable[[], Step]) -> Callable[[], Step]:
-        FEATURES.append(Feature(name, make, options, cheap))
+        FEATURES.append(Feature(name, make, options, cheap, gpu))
         return make
 
     return register
@@ -191,7 +195,14 @@ def of_backend(name: str) -> dict[str, Any]:
 
 
 feature("CUTLASS templates", options=of_backend("CUTLASS"))(autotune)
-feature("CuteDSL templates", options=of_backend("CUTEDSL"))(autotune)
+
+
+@feature("CuteDSL templates", gpu="b200", options=of_backend("CUTEDSL,ATEN"))
+def grouped_matmul() -> Step:
+    """Four matmuls of rows of `a`: the only matmul that torch 2.13 has a CuteDSL template for, on a B200."""
+    a, b = torch.randn(256, 64).bfloat16(), torch.randn(4, 64, 128).bfloat16().mT.contiguous().mT
+    ends = torch.tensor([64, 128, 192, 256], dtype=torch.int32)
+    return lambda compiler: compiler(lambda a, b, ends: torch._grouped_mm(a, b, ends).relu())(a, b, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +245,7 @@ def rows(only: str) -> Iterator[Row]:
     for each in FEATURES:
         for target, backend in SETTINGS:
             if only in each.name and not (each.inductor_only and backend == "tcompile"):
-                yield row(each, target, backend)
+                yield row(each, each.gpu if target == "h100" else target, backend)
 
 
 def row(each: Feature, target: str, backend: str) -> Row:

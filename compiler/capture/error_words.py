@@ -41,8 +41,10 @@ _LIMITS: Mapping[str, tuple[str, str]] = {
 
 _NO_CHOICES = "No choices to select"
 _NO_LIBRARY = (
-    "none of the libraries in max_autotune_gemm_backends has a kernel for this matmul here. CUTLASS needs NVIDIA's "
-    "CUTLASS with its Python package, and nvcc. CUTEDSL needs nvidia-cutlass-dsl. Both need an NVIDIA GPU as target"
+    "none of the libraries in max_autotune_gemm_backends has a kernel for this matmul here. CUTLASS needs a folder "
+    "of NVIDIA's CUTLASS with `include` and `python`, which the environment variable TORCHINDUCTOR_CUTLASS_DIR names "
+    "before torch is imported. CUTEDSL has only grouped matmuls in bfloat16 for a B200, and needs nvidia-cutlass-dsl. "
+    "Both need an NVIDIA GPU as target"
 )
 
 

@@ -191,7 +191,8 @@ def _kernel(
 ) -> Kernel:
     first, last = spans[definition.name]
     opening = text.split("\n")[first - 1]
-    language = "cpp" if "async_compile.cpp" in opening else "triton" if "triton" in opening else "python"
+    language = next((made for made in ("cpp", "cuda", "cutedsl") if f"async_compile.{made}" in opening), "")
+    language = language or ("triton" if "triton" in opening else "python")
     identity = f"{artifact_id}.{definition.name}"
     return Kernel(identity, definition.name, graph, artifact_id, language, definition.category, (first, last))
 

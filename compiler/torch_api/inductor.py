@@ -23,6 +23,8 @@ import torch._inductor.debug as inductor_debug
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import default_partition
 from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.codegen.cutedsl.cutedsl_scheduling import CuteDSLScheduling
+from torch._inductor.codegen.cutlass.scheduling import CUTLASSScheduling
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
@@ -59,6 +61,7 @@ from compiler.torch_api.user_triton import SourceLine, check_device, is_launch, 
 
 Kind = Literal["forward", "backward", "inference"]
 LoopStage = Literal["ir", "fused_ir"]
+_SCHEDULINGS = (CppScheduling, TritonScheduling, CUTLASSScheduling, CuteDSLScheduling)
 _COMPILERS: dict[str, Kind] = {
     "fw_compiler": "forward", "bw_compiler": "backward", "inference_compiler": "inference",
 }  # fmt: skip
@@ -213,8 +216,7 @@ class _Session:
             (GraphLowering, "run", call_before(self.observe_lowering)),
             (GraphLowering, "codegen", call_after(self.observe_code)),
             (PythonWrapperCodegen, "run_wrapper_ir_passes", call_after(self.observe_memory)),
-            (CppScheduling, "define_kernel", call_after(self.observe_kernel)),
-            (TritonScheduling, "define_kernel", call_after(self.observe_kernel)),
+            *((scheduling, "define_kernel", call_after(self.observe_kernel)) for scheduling in _SCHEDULINGS),
             (UserDefinedTritonKernel, "codegen", call_before(self.observe_user_operation)),
             (PythonWrapperCodegen, "define_user_defined_triton_kernel", call_instead(self.observe_user_kernel)),
             *self.lines.wrappers(),
@@ -370,7 +372,7 @@ class _Session:
             self.observer.on_memory(self.kind, memory_facts(wrapper, lines))
 
     def observe_kernel(
-        self, name: str, scheduling: Any, _source: str, nodes: Sequence[Any], kernel: Any = None
+        self, name: str, scheduling: Any, _source: str, nodes: Sequence[Any], kernel: Any = None, **_: Any
     ) -> None:
         parts = [node for node in nodes if isinstance(node, BaseSchedulerNode)]
         templates = [part for node in parts for part in node.get_nodes() if ir_kind(part) == "template"]

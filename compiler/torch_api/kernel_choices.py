@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch._inductor.autotune_process as autotune_process
+import torch._inductor.codegen.cuda.compile_utils as cuda_compile
 import torch._inductor.config as inductor_config
 import torch._inductor.select_algorithm as select_algorithm
 import torch._inductor.template_heuristics.registry as registry
+from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateCaller
 from torch._inductor.ir import MultiTemplateBuffer
 from torch._inductor.select_algorithm import (
     AlgorithmSelectorCache,
@@ -28,6 +31,9 @@ PRECOMPILE = Place(AlgorithmSelectorCache, "make_precompile_fn")
 AUTOTUNE = Place(AlgorithmSelectorCache, "do_autotuning")
 SETTLE = Place(MultiTemplateBuffer, "finalize_as_triton_caller")
 CODE_LOADER = Place(select_algorithm, "PyCodeCache")
+_CUTLASS_REQUEST = getattr(autotune_process, "CUTLASSBenchmarkRequest", None) or autotune_process.CUDABenchmarkRequest
+CUTLASS_WORKSPACE = Place(_CUTLASS_REQUEST, "update_workspace_size")
+CUTLASS_LIBRARIES = Place(cuda_compile, "_cuda_lib_options")
 # Since torch 2.15 one registry, in a separate module, holds the heuristics of templates and of generated code.
 _registry = importlib.import_module(registry.get_template_heuristic.__module__)
 _ONE_REGISTRY = "_HEURISTIC_REGISTRY"
@@ -72,6 +78,11 @@ def kind_of(choice: Any) -> Literal["template", "decomposition", "aten"]:
     if isinstance(choice, TritonTemplateCaller):
         return "template"
     return "aten" if isinstance(choice, ExternKernelCaller) else "decomposition"
+
+
+def cutlass_operation(choice: Any) -> str:
+    """CUTLASS's name of the operation that a candidate is made from; "" for any other candidate."""
+    return str(choice.description).partition(" ")[0] if isinstance(choice, CUTLASSTemplateCaller) else ""
 
 
 def is_undecided(buffer: Any) -> bool:

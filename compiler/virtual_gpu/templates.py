@@ -58,6 +58,9 @@ class Templates:
             (*choosing.AUTOTUNE, lambda _time: _rank_all),
             (*choosing.SETTLE, call_instead(self.observe_settling)),
             (*choosing.CODE_LOADER, self.keeping_sources),
+            # CUTLASS: without these, Inductor would compile each candidate with nvcc to ask for its workspace's size.
+            (*choosing.CUTLASS_WORKSPACE, lambda _ask: lambda _request: None),
+            (*choosing.CUTLASS_LIBRARIES, lambda _find: list),
             (*choosing.HEURISTICS, self.heuristics),
             (*choosing.HEURISTIC_CACHE, lambda _: {}),
             # The caches are not keyed by GPU.
@@ -133,8 +136,9 @@ class Templates:
     def _candidate(self, choice: Any) -> Candidate:
         if kind_of(choice) == "aten":
             return Candidate(choice.choice.call_name(), "aten", {})
-        name = _NUMBER.sub("", choice.name)  # the number increases throughout the process
         kind = kind_of(choice)
+        # The number at a name's end increases throughout the process. A CUTLASS kernel's name is a hash.
+        name = choosing.cutlass_operation(choice) or _NUMBER.sub("", choice.name)
         source = self.sources.get(str(choice.bmreq.module_path), "") if kind == "template" else ""
         return Candidate(name, kind, dict(_SETTING.findall(choice.description)), source)
 

@@ -157,6 +157,18 @@ def test_only_requested_gemm_backends_are_considered() -> None:
     assert templates(only_aten) == []
 
 
+def test_cutedsl_template_is_a_linked_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's package is needed to run the kernel, not to write it."""
+    monkeypatch.setattr("torch._inductor.utils.ensure_cute_available", lambda: True)
+    a, b = torch.randn(256, 64).bfloat16(), torch.randn(4, 64, 128).bfloat16().mT.contiguous().mT
+    ends = torch.tensor([64, 128, 192, 256], dtype=torch.int32)
+    options = {"max_autotune": True, "max_autotune_gemm_backends": "CUTEDSL,ATEN"}
+    record = explored(torch._grouped_mm, a, b, ends, target="b200", grad=False, options=options)
+    (kernel,) = [kernel for kernel in record.kernels if kernel.language == "cutedsl"]
+    assert "import cutlass.cute as cute" in record[kernel.artifact].text
+    assert kernel.nodes == ("fused_ir[0/0 inference].op0",)
+
+
 def test_requested_candidate_is_shown() -> None:
     asked = {"max_autotune": True, "test_configs.autotune_choice_desc_regex": "BLOCK_M=128"}
     record = explored(Gelu().half(), torch.randn(256, 128).half(), grad=False, options=asked)
