@@ -31,8 +31,7 @@ PRECOMPILE = Place(AlgorithmSelectorCache, "make_precompile_fn")
 AUTOTUNE = Place(AlgorithmSelectorCache, "do_autotuning")
 SETTLE = Place(MultiTemplateBuffer, "finalize_as_triton_caller")
 CODE_LOADER = Place(select_algorithm, "PyCodeCache")
-_CUTLASS_REQUEST = getattr(autotune_process, "CUTLASSBenchmarkRequest", None) or autotune_process.CUDABenchmarkRequest
-CUTLASS_WORKSPACE = Place(_CUTLASS_REQUEST, "update_workspace_size")
+CUTLASS_WORKSPACE = Place(autotune_process.CUTLASSBenchmarkRequest, "update_workspace_size")
 CUTLASS_LIBRARIES = Place(cuda_compile, "_cuda_lib_options")
 # Since torch 2.15 one registry, in a separate module, holds the heuristics of templates and of generated code.
 _registry = importlib.import_module(registry.get_template_heuristic.__module__)
