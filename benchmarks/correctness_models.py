@@ -266,7 +266,7 @@ TRIALS: dict[str, Callable[[bool], Trial]] = {
 
 
 STOCHASTIC_DEPTH = ("DropPath", "StochasticDepth")
-"""Names of timm's and torchvision's modules that drop whole samples of a block."""
+"""Ends of the names of timm's, torchvision's and transformers' modules that drop whole samples of a block."""
 
 
 def trial(name: str, small: bool) -> Trial:
@@ -274,6 +274,6 @@ def trial(name: str, small: bool) -> Trial:
     torch.manual_seed(0)
     made = TRIALS[name](small) if name in TRIALS else Trial(*built(name), _waves)
     for module in made.model.modules():
-        if isinstance(module, nn.Dropout) or type(module).__name__ in STOCHASTIC_DEPTH:
+        if isinstance(module, nn.Dropout) or type(module).__name__.endswith(STOCHASTIC_DEPTH):
             vars(module).update({name: 0.0 for name in ("p", "drop_prob") if name in vars(module)})
     return made
