@@ -76,6 +76,7 @@ def test_autocast_applies_to_gradient_sums() -> None:
     assert bias.attrs["dtype"] == "float32"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, the region is torch's own")
 def test_a_region_that_the_program_begins_for_a_gpu_counts_without_one() -> None:
     with Exploration(Options(target="h100", stages=("captured", "inference"))) as exploration, torch.no_grad():
         compiled = exploration.compile(nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32)))
