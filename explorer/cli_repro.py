@@ -17,6 +17,7 @@ from explorer.entry.file_call import (
     explore_loaded,
     output_path,
     parse_asked,
+    what_is_missing,
 )
 from explorer.run import files
 
@@ -91,6 +92,7 @@ def _explore(args: argparse.Namespace, options: dict[str, Any]) -> tuple[Run | N
     """The run with the fault, and the error of compiled code that raises when it runs, "" if it does not.
 
     Then the call is explored again without a build, so that its graphs run in eager mode, and raise what eager raises.
+    Raises UsageError if the code needs something that is not here.
     """
     from explorer.entry.user_code import UserError
 
@@ -100,6 +102,8 @@ def _explore(args: argparse.Namespace, options: dict[str, Any]) -> tuple[Run | N
     try:
         return explore_loaded(args, needed), ""
     except UserError as error:
+        if missing := what_is_missing(error):
+            raise UsageError(f"{args.code} {missing}") from None
         lines = str(error.cause).strip().splitlines() or [""]
         failure = f"The compiled call raises {type(error.cause).__name__}: {lines[0]}"
     left = {name: value for name, value in options.items() if name not in ("check", "time")}

@@ -185,6 +185,7 @@ def test_checks_that_are_not_possible_write_nothing(folder: Path, capsys: pytest
             "other arguments",
             "needs a GPU", "asks for input (asks.py:2)", "did you mean 'kernels'", "--baseline PATH")  # fmt: skip
     assert [words for words, error in zip(said, errors, strict=True) if words not in error] == []
+    assert "needs a GPU" in wrong(capsys, "repro", "gpu.py:model", "--input", "rand(4)")
     assert sorted(Path().iterdir()) == before
 
 
