@@ -67,7 +67,8 @@ def _diff(args: argparse.Namespace) -> None:
     if args.json:
         print_answer(diff_answer(found), args)
     else:
-        print("\n\n".join(filter(None, (lines_behind(found), str(found)))))
+        shown = found.summary if args.html else str(found)  # the page has the texts
+        print("\n\n".join(filter(None, (lines_behind(found), shown))))
     if args.html:
         found.save(args.html)
 

@@ -249,16 +249,13 @@ class RunDiff:
         return files.write(both_sides(self.before, self.after, self.labels), path)
 
     def __str__(self) -> str:
+        return "\n\n".join(filter(None, (self.summary, *self._changed_ops(), *self._texts())))
+
+    @property
+    def summary(self) -> str:
+        """What changed, in the captured graphs, stages and kernels, without the texts of any stage."""
         kernels = kernel_changes(self.before, self.after, self.labels)
-        parts = [
-            self._heading(),
-            self.capture,
-            self._stages(),
-            "\n".join(kernels),
-            *self._changed_ops(),
-            *self._texts(),
-        ]
-        return "\n\n".join(part for part in parts if part)
+        return "\n\n".join(filter(None, (self._heading(), self.capture, self._stages(), "\n".join(kernels))))
 
     def _heading(self) -> str:
         sides = zip(self.names, (self.before, self.after), strict=True)
