@@ -111,7 +111,7 @@ def gpt2() -> Step:
     return _of_transformers("GPT2LMHeadModel", GPT2Config(n_layer=3, loss_type="ForCausalLM"), 50257)
 
 
-def checkpointed() -> Step:
+def gpt2_with_checkpoints() -> Step:
     """The same GPT-2, whose layers are computed again in the backward."""
     step = gpt2()
     step.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -188,8 +188,8 @@ def encoder() -> Step:
     return Step(nn.TransformerEncoder(layer, 3), {"src": torch.randn(8, 128, 512)}, _mean)
 
 
-class Biased(nn.Module):
-    """Causal FlexAttention with a distance penalty for each head that is learned."""
+class DistanceAttention(nn.Module):
+    """Causal FlexAttention with a penalty for distance, another for each head."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -209,12 +209,12 @@ def _causal_with_distance(score: Tensor, _batch: Tensor, head: Tensor, row: Tens
     return torch.where(row >= column, near, -float("inf"))
 
 
-def flex() -> Step:
+def distance_attention() -> Step:
     """FlexAttention of width 512, 8 heads, 4×256 tokens."""
-    return Step(Biased(512, 8), {"x": torch.randn(4, 256, 512)}, _mean)
+    return Step(DistanceAttention(512, 8), {"x": torch.randn(4, 256, 512)}, _mean)
 
 
-class Doubled(nn.Module):
+class UserKernel(nn.Module):
     """A Triton kernel of the user between two linear layers."""
 
     def __init__(self, width: int) -> None:
@@ -229,7 +229,7 @@ class Doubled(nn.Module):
 
 def user_kernel() -> Step:
     """A `torch.library.triton_op` with a backward, width 512, 1,024 rows."""
-    return Step(Doubled(512), {"x": torch.randn(1024, 512)}, _mean)
+    return Step(UserKernel(512), {"x": torch.randn(1024, 512)}, _mean)
 
 
 MODELS: dict[str, Callable[[], Step]] = {
@@ -250,7 +250,7 @@ MODELS: dict[str, Callable[[], Step]] = {
     "LSTMCell": _stepped("LSTMCell"),
     "GRUCell": _stepped("GRUCell"),
     "encoder": encoder,
-    "GPT-2-checkpointed": checkpointed,
-    "FlexAttention": flex,
+    "GPT-2-checkpointed": gpt2_with_checkpoints,
+    "FlexAttention": distance_attention,
     "Triton-kernel": user_kernel,
 }

@@ -53,8 +53,9 @@ PASSES_OF = {
     "gpt2_wide:tp_sp:amp": ("async TP",),
     "llama_wide:tp_sp:amp": ("async TP",),
 }
-"""The passes that are tried on a case, with so many sequences that the GPU, and not the launches, takes the time."""
+"""Passes to try on each case."""
 SEQUENCES = 32
+"""Sequences of a case with passes: a step is then bound by the GPU, and not by launches."""
 WARM, ROUNDS = 4, 12
 CALLS, CYCLES = 20, 30_000_000
 
@@ -157,6 +158,11 @@ def training_steps(
     return differentiate, step
 
 
+def pass_options(name: str) -> dict[str, object]:
+    """Those options of a pass that this version of torch has; {} for no pass."""
+    return known_options(PASSES.get(name, {}))
+
+
 def share_memory(model: torch.nn.Module) -> None:
     """Enable symmetric memory, which async TP needs, for the groups of the model's parameters."""
     for name in {each.device_mesh.get_group().group_name for each in model.parameters() if isinstance(each, DTensor)}:
@@ -195,9 +201,7 @@ def measure_passes(case: str, device: str) -> dict[str, dict[str, Any]]:
     for name in ("", *PASSES_OF[case]):
         row = f"{case} {name or 'as it is'}"
         try:
-            differentiate, _ = training_steps(
-                case, device, "inductor", sequences=SEQUENCES, options=known_options(PASSES.get(name, {}))
-            )
+            differentiate, _ = training_steps(case, device, "inductor", sequences=SEQUENCES, options=pass_options(name))
             found[row] = {"ms": milliseconds(differentiate), **profile_communication(differentiate)}
             del differentiate
         except Exception as error:  # noqa: BLE001 a pass that fails is a row of the table
@@ -217,7 +221,7 @@ def simulate_passes(gpu: str) -> dict[str, dict[str, float]]:
     found = {}
     for case, names in PASSES_OF.items():
         for name in ("", *names):
-            record = explore_with_options(case, known_options(PASSES.get(name, {})), gpu)
+            record = explore_with_options(case, pass_options(name), gpu)
             row = {"ms": 1e3 * sum(half.seconds for half in schedules(record)),
                    "exposed": 1e6 * sum(half.exposed_seconds for half in schedules(record))}  # fmt: skip
             if not name:

@@ -40,7 +40,6 @@ SMALL_FILE = 16 * 2**20
 MOST_SPLIT = 256 * 2**20
 """Maximum bytes of a file whose lines are sorted by rank, which needs a copy of it."""
 
-_TOO_LARGE = f"unpacked, it has more than {MOST_UNPACKED / 1e6:,.0f} MB: unpack it first"
 _SEARCHED = f" (its first {SMALL_FILE / 1e6:.0f} MB were searched)"
 _LOG_NAME = re.compile(r"(.*\.log)(?:[._-](\d+|\d{4}[-\d]*))?(\.gz)?$|(dedicated_log_torch_trace\S*?)(?:\.(\d+))?$")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank_?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -153,7 +152,7 @@ def _add_content(name: str, text: Text, found: _Found) -> None:
     is_gzip = start[:2] == b"\x1f\x8b"
     is_archive = is_gzip or start[:4] == b"PK\x03\x04" or _is_tar(start)
     if is_archive and len(text) > MOST_UNPACKED:
-        raise LogError(_TOO_LARGE)
+        raise LogError(_too_large(MOST_UNPACKED))
     if start[:4] == b"PK\x03\x04":
         _add_zip(name, text, found)
     elif _is_tar(start) or (is_gzip and _is_tar(_start_of_gzip(text))):
@@ -168,6 +167,10 @@ def _add_content(name: str, text: Text, found: _Found) -> None:
 
 def _is_tar(start: bytes) -> bool:
     return start[257:262] == b"ustar"
+
+
+def _too_large(most: int) -> str:
+    return f"unpacked, it has more than {most / 1e6:,.0f} MB: unpack it first"
 
 
 class _Unpacked:
@@ -186,7 +189,7 @@ class _Unpacked:
         """Add the next bytes. Raises LogError if they are too many, or too well packed to be a log."""
         size = self._stream.tell() + len(part)
         if size > self._most:
-            raise LogError(_TOO_LARGE)
+            raise LogError(_too_large(MOST_UNPACKED))
         was_small = self._stream.tell() <= SMALL_FILE
         self._stream.write(part)
         if was_small and size > SMALL_FILE:
@@ -234,7 +237,10 @@ def _start_of_gzip(text: Text) -> bytes:
 
 
 def _gunzip(text: Text, most: int) -> bytes:
-    """Unpack gzip data. A damaged or truncated file is read as far as it goes. Raises LogError if it is too large."""
+    """Unpack gzip data; a damaged or truncated file is read as far as it goes.
+
+    Raises LogError if it is too large, or damaged from the start.
+    """
     unpacked = _Unpacked(len(text), most)
     try:
         for part in _unzip_parts(text):
@@ -246,7 +252,7 @@ def _gunzip(text: Text, most: int) -> bytes:
 
 
 class _GzipStream:
-    """Gzip data as a stream, of which nothing is kept. Raises LogError at its bound."""
+    """Gzip data as a stream that keeps nothing. Raises LogError after `_MOST_PASSED` bytes."""
 
     def __init__(self, text: Text) -> None:
         self._parts, self._next, self._count = _unzip_parts(text), b"", 0
@@ -257,7 +263,7 @@ class _GzipStream:
         found, self._next = self._next[:size], self._next[size:]
         self._count += len(found)
         if self._count > _MOST_PASSED:
-            raise LogError(f"unpacked, it has more than {_MOST_PASSED / 1e6:,.0f} MB: unpack it first")
+            raise LogError(_too_large(_MOST_PASSED))
         return found
 
 
@@ -273,7 +279,7 @@ def _add_tar(text: Text, found: _Found) -> None:
                 if not member.isreg():
                     found.leave_out(member.name, "it is a link or no regular file; it is not read")
                 elif member.size > left:
-                    found.leave_out(member.name, _TOO_LARGE)
+                    found.leave_out(member.name, _too_large(MOST_UNPACKED))
                 elif (content := archive.extractfile(member)) is not None:
                     left -= _add_member(member.name, content, len(text), left, found)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
@@ -290,7 +296,7 @@ def _add_zip(name: str, text: Text, found: _Found) -> None:
                 if member.is_dir() or not _is_wanted(member.filename, count, found):
                     continue
                 if member.file_size > left:
-                    found.leave_out(member.filename, _TOO_LARGE)
+                    found.leave_out(member.filename, _too_large(MOST_UNPACKED))
                     continue
                 with archive.open(member) as content:
                     left -= _add_member(member.filename, content, len(text), left, found)

@@ -16,13 +16,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-import torch
+from compiler.capture.sources import is_standard, torch_folder
 
 LOOK_EVERY = 0.05
 """Seconds between two looks at whether an interrupt's error still exists."""
-
-_TORCH = f"{Path(torch.__file__).parent}/"
-_STANDARD = f"{Path(dis.__file__).parent}/"
 
 
 def is_handler(traceback: TracebackType) -> bool:
@@ -87,7 +84,7 @@ def _is_caught(traceback: TracebackType | None) -> bool:
     if traceback is None or is_handler(traceback):
         return False
     file = traceback.tb_frame.f_code.co_filename
-    if file.startswith(_TORCH) or (file.startswith(_STANDARD) and "/site-packages/" not in file):
+    if is_standard(file) or Path(file).is_relative_to(torch_folder()):
         return False
     entries = dis.Bytecode(traceback.tb_frame.f_code).exception_entries  # type: ignore[attr-defined]
     return any(entry.start <= traceback.tb_lasti < entry.end for entry in entries)

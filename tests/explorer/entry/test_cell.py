@@ -378,9 +378,7 @@ while time.monotonic() < end:
 @pytest.mark.parametrize(
     "code", [IN_A_GUARD, IN_A_FINALIZER, IN_A_WEAK_DICTIONARY, IN_A_FINALIZER.partition("f(x)")[0] + TWICE]
 )
-def test_an_interrupt_that_torch_or_python_drops_stops_the_cell(
-    cells: Comparison, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_interrupt_stops_the_cell(cells: Comparison, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each cell ends by itself after 10 seconds, and then without an error."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's keeps the error
     before = signal.getsignal(signal.SIGINT)
@@ -392,7 +390,7 @@ def test_an_interrupt_that_torch_or_python_drops_stops_the_cell(
     assert "interrupts.py" not in found.output
 
 
-def test_an_interrupt_that_the_cell_catches_is_not_repeated(cells: Comparison) -> None:
+def test_caught_interrupt_is_not_repeated(cells: Comparison) -> None:
     code = """
 import signal, time
 def step():

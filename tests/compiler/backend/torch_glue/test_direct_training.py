@@ -452,12 +452,12 @@ def test_pieces_between_ddp_buckets_return_real_tensors(tmp_path: Path) -> None:
         model, x = Layers(), torch.randn(8, 600)
         pieces: list[torch.fx.GraphModule] = []
 
-        def counted(module: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        def compile_piece(module: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
             pieces.append(module)
             return tcompile(module, inputs)
 
         wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
-        compiled: Any = torch.compile(wrapped, backend=counted)
+        compiled: Any = torch.compile(wrapped, backend=compile_piece)
         for _ in range(2):
             loss = compiled(x)
             found = torch.autograd.grad(loss, [*model.parameters()])
