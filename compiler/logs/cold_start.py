@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from compiler.logs.compilations import Compilation, compilations_of
-from compiler.logs.events import Event, Log
+from compiler.logs.events import Log
 
 PHASES = {
     "bytecode_tracing": "tracing",
@@ -95,7 +95,7 @@ class ColdStart:
 
 def cold_start_of(log: Log, compilations: tuple[Compilation, ...] | None = None) -> ColdStart:
     """Read where the time went from a log; `compilations` are those of the log, if they are known already."""
-    marks = [mark for mark in map(_decode, log.events_of("chromium_event")) if mark is not None]
+    marks = [mark for each in log.payloads_of("chromium_event") if (mark := _decode(*each)) is not None]
     origin = min((mark.at for mark in marks), default=0.0)
     spans = tuple(_with_compilations(list(_spans(marks, origin))))
     compilations = compilations_of(log) if compilations is None else compilations
@@ -152,17 +152,15 @@ class _Mark:
 _DECODER = msgspec.json.Decoder(_Timed)
 
 
-def _decode(event: Event) -> _Mark | None:
-    """The Chrome trace event of a log event; None if it is damaged."""
+def _decode(compile_id: str, process: int, payload: bytes) -> _Mark | None:
+    """The Chrome trace event in a log event's payload; None if it is damaged."""
     try:
-        found = _DECODER.decode(event.payload_raw)
+        found = _DECODER.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     arguments = found.args if isinstance(found.args, dict) else {}
-    name = str(arguments.get("compile_id") or event.compile_id)
-    return _Mark(
-        found.name, found.ts, found.ph, arguments, "" if name == "None" else name, event.compile_id, event.process
-    )
+    name = str(arguments.get("compile_id") or compile_id)
+    return _Mark(found.name, found.ts, found.ph, arguments, "" if name == "None" else name, compile_id, process)
 
 
 def _spans(marks: Sequence[_Mark], origin: float) -> Iterator[Span]:

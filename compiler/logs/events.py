@@ -38,7 +38,7 @@ _LONGEST_HEAD = 8 * 2**20
 _FRAME = re.compile(rb'"frame_id": ?(\d+), ?"frame_compile_id": ?(\d+)')
 _AUTOGRAD = re.compile(rb'"compiled_autograd_id": ?(\d+)')
 _CHECKSUM = re.compile(rb'"has_payload": ?"([0-9a-f]{32})"')
-_HELPER = re.compile(rb'\] \{"(str|chromium_event|describe_\w+)"')
+_HELPER = re.compile(r"str|chromium_event|describe_\w+")
 
 CACHE_EVENT = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 """Names of artifacts that are the outcome of a look-up in a cache."""
@@ -211,6 +211,20 @@ class Log:
                 give_back(text)
                 given_back = start
 
+    def payloads_of(self, kind: str) -> Iterator[tuple[str, int, bytes]]:
+        """The compilation's id, the process and the raw payload of each event of a kind; the events are not decoded."""
+        index, wanted, given_back = self._index, self._index.kinds.get(kind), 0
+        names = list(index.ids)
+        columns = (index.of_kind, index.of_id, index.processes, index.parts, index.payloads, index.ends)
+        for of_kind, of_id, process, part, start, end in zip(*columns, strict=True):
+            if of_kind != wanted:
+                continue
+            text = self.texts[part]
+            yield names[of_id], process, text[min(start + 1, end) : end]
+            if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
+                give_back(text)
+                given_back = start
+
     def texts_of_events(self) -> Iterator[tuple[bytes, bytes]]:
         """The first line and the whole text of each event, undecoded."""
         index = self._index
@@ -242,13 +256,14 @@ class Log:
     @cached_property
     def _places(self) -> dict[str, array[int]]:
         """Positions of the events of each of torch's ids; chromium events and strings without an id are left out."""
-        found: dict[str, array[int]] = {}
-        for place, head in enumerate(self.heads()):
-            frame, outer = _FRAME.search(head), _AUTOGRAD.search(head) if b"compiled_autograd_id" in head else None
-            numbers = (str(int(frame[1])), str(int(frame[2]))) if frame is not None else ()
-            _, name = _named_id(str(int(outer[1])) if outer is not None else "", *numbers)
-            if name or not _HELPER.search(head):
-                found.setdefault(name, array("Q")).append(place)
+        index = self._index
+        helpers = {number for kind, number in index.kinds.items() if _HELPER.fullmatch(kind)}
+        found = {name: array("Q") for name in index.ids}
+        lists = list(found.values())
+        none = index.ids.get("", -1)
+        for place, (number, kind) in enumerate(zip(index.of_id, index.of_kind, strict=True)):
+            if number != none or kind not in helpers:
+                lists[number].append(place)
         return found
 
     def text_between(self, part: int, start: int, end: int) -> str:
@@ -352,12 +367,23 @@ def give_back(text: mmap) -> None:
         text.madvise(_FREE)
 
 
+def _id_in(head: bytes) -> str:
+    """The id of the compilation that an event's first line names, as text; it is not decoded."""
+    outer = _AUTOGRAD.search(head) if b'"compiled_autograd_id"' in head else None
+    frame = _FRAME.search(head) if b'"frame_id"' in head else None
+    numbers = (str(int(frame[1])), str(int(frame[2]))) if frame is not None else ()
+    return _named_id(str(int(outer[1])) if outer is not None else "", *numbers)[1]
+
+
 class _Index:
-    """Positions and kinds of events, in arrays: about 30 bytes per event."""
+    """Positions, kinds, compilations and processes of events, in arrays: about 40 bytes per event."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
+        self.ids: dict[str, int] = {}
         self.of_kind = array("H")
+        self.of_id = array("L")
+        self.processes = array("Q")
         self.parts = array("H")
         self.starts = array("Q")
         self.payloads = array("Q")
@@ -366,8 +392,8 @@ class _Index:
     def select(self, places: Sequence[int]) -> _Index:
         """The index of the events at some places."""
         index = _Index()
-        index.kinds = self.kinds
-        for name in ("of_kind", "parts", "starts", "payloads", "ends"):
+        index.kinds, index.ids = self.kinds, self.ids
+        for name in ("of_kind", "of_id", "processes", "parts", "starts", "payloads", "ends"):
             own = getattr(self, name)
             setattr(index, name, array(own.typecode, (own[place] for place in places)))
         return index
@@ -382,6 +408,8 @@ class _Index:
             named = _KIND.match(text, head.end())
             kind = named.group(1).decode() if named is not None else ""
             self.of_kind.append(self.kinds.setdefault(kind, len(self.kinds)))
+            self.of_id.append(self.ids.setdefault(_id_in(text[head.end() : line_end]), len(self.ids)))
+            self.processes.append(int(head[7]))
             self.parts.append(part)
             self.starts.append(head.start())
             self.payloads.append(line_end)
