@@ -44,8 +44,18 @@ _SEARCHED = f" (its first {SMALL_FILE / 1e6:.0f} MB were searched)"
 _LOG_NAME = re.compile(r"(.*\.log)(?:[._-](\d+|\d{4}[-\d]*))?(\.gz)?$|(dedicated_log_torch_trace\S*?)(?:\.(\d+))?$")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank_?(\d{1,6})(?!\d)", re.IGNORECASE)
 _RANK_IN_EVENT = re.compile(rb'"rank": (\d{1,6})[,}]')
-_PREFIX = re.compile(rb"^\[(?:\w+/)?(?:rank)?(\d{1,6})\]: ?", re.MULTILINE | re.IGNORECASE)
-_FIRST_EVENT = re.compile(rb"^(?:\[[^\]\n]{1,40}\]: ?)?V\d{4} [\d:.]+ +\d+ [^\n\]]{1,500}\] \{", re.MULTILINE)
+_COLOR = rb"(?:\x1b\[[\d;]*m)?"
+_PREFIX = re.compile(
+    rb"\[[\w/.-]{0,60}?(?P<rank>\d{1,6})\]: ?"
+    + rb"|%b\((?P<process>[^()\n]{0,80}\bpid=\d+[^()\n]{0,80})\)%b " % (_COLOR, _COLOR),
+    re.IGNORECASE,
+)
+"""What launchers write before each line: "[default3]:" (torchrun), "[rank3]:", "(Worker pid=12)" (vLLM, Ray)."""
+_FIRST_EVENT = re.compile(
+    rb"^(?P<prefix>\[[^\]\n]{1,40}\]: ?|%b\([^()\n]{1,180}\)%b )?" % (_COLOR, _COLOR)
+    + rb"V\d{4} [\d:.]+ +\d+ [^\n\]]{1,500}\] \{",
+    re.MULTILINE,
+)
 _TIME = re.compile(rb"^V(\d{4} [\d:.]+)", re.MULTILINE)
 
 
@@ -365,21 +375,24 @@ def _logs_of(parts: dict[str, Text], found: _Found) -> Iterator[Log]:
 
 def _has_prefixes(text: Text) -> bool:
     first = _FIRST_EVENT.search(text)
-    return first is not None and text[first.start() : first.start() + 1] == b"["
+    return first is not None and first["prefix"] is not None
 
 
 def _by_prefix(name: str, texts: Iterable[Text], found: _Found) -> Iterator[Log]:
-    """Logs of the ranks whose number stands before each line, as torchrun writes them."""
-    lines: dict[int, list[bytes]] = {}
+    """Logs of the ranks or processes that are named before each line."""
+    lines: dict[bytes, list[bytes]] = {}
     for text in texts:
         if len(text) > MOST_SPLIT:
-            found.leave_out(name, f"its lines have a prefix of the rank; it has over {MOST_SPLIT / 1e6:,.0f} MB")
+            found.leave_out(name, f"its lines have a prefix of the process; it has over {MOST_SPLIT / 1e6:,.0f} MB")
             return
         for line in bytes(text).splitlines(keepends=True):
             if matched := _PREFIX.match(line):
-                lines.setdefault(int(matched[1]), []).append(line[matched.end() :])
-    for rank, own in sorted(lines.items()):
-        yield Log((name,), (b"".join(own),), rank)
+                lines.setdefault(matched["rank"] or matched["process"], []).append(line[matched.end() :])
+    for process, own in sorted(lines.items()):
+        log = Log((name,), (b"".join(own),))
+        logged = [rank for rank, _ in _ranks_in_events(log).most_common(1)]  # torchrun's prefix is the rank on a node
+        log.rank = next(iter((*logged, *([int(process)] if process.isdigit() else []))), None)
+        yield log
 
 
 def _ranks_in_events(log: Log) -> Counter[int]:

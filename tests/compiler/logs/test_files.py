@@ -142,3 +142,13 @@ def test_interleaved_ranks_are_told_apart(tmp_path: Path) -> None:
     assert ids(path) == {0: ["0/0", "2/0"], 1: ["1/0"]}
     path.write_bytes(b"".join(b"[rank%d]:%b" % (n % 2, event(n)) for n in range(4)) + b"[rank0]:\tcut o")
     assert ids(path) == {0: ["0/0", "2/0"], 1: ["1/0", "3/0"]}
+
+
+@pytest.mark.parametrize(
+    "prefix", [b"[default%d]:", b"(EngineCore_DP%d pid=12) ", b"\x1b[1;36m(Worker_TP%d pid=7, ip=10.0.0.1)\x1b[0;0m "]
+)
+def test_lines_with_the_prefix_of_a_launcher_are_read_by_process(tmp_path: Path, prefix: bytes) -> None:
+    path = tmp_path / NAME
+    lines = (prefix % (n % 2) + event(n).replace(b"\n\t", b"\n" + prefix % (n % 2) + b"\t") for n in range(4))
+    path.write_bytes(b"Starting\n" + b"".join(lines))
+    assert sorted([event.compile_id for event in log] for log in read_logs(path)) == [["0/0", "2/0"], ["1/0", "3/0"]]
