@@ -232,6 +232,38 @@ def user_kernel() -> Step:
     return Step(UserKernel(512), {"x": torch.randn(1024, 512)}, _mean)
 
 
+class Regions(nn.Module):
+    """Three equal residual layers, each a region that is compiled once (`torch.compiler.nested_compile_region`)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(FeedForward(width) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = _region(layer, x)
+        return x
+
+
+@torch.compiler.nested_compile_region
+def _region(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer(x)
+
+
+def regions() -> Step:
+    """Regional compilation: width 512, 1,024 rows."""
+    return Step(Regions(512), {"x": torch.randn(1024, 512)}, _mean)
+
+
+def int8_weights() -> Step:
+    """torchao's int8 weights in a layer of width 512, which is not trained; the input is."""
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    model = FeedForward(512).requires_grad_(False)
+    quantize_(model, Int8WeightOnlyConfig())
+    return Step(model, {"x": torch.randn(1024, 512, requires_grad=True)}, _mean)
+
+
 MODELS: dict[str, Callable[[], Step]] = {
     "MLP": mlp,
     "pointwise": pointwise,
@@ -253,4 +285,6 @@ MODELS: dict[str, Callable[[], Step]] = {
     "GPT-2-checkpointed": gpt2_with_checkpoints,
     "FlexAttention": distance_attention,
     "Triton-kernel": user_kernel,
+    "regions": regions,
+    "int8-weights": int8_weights,
 }
