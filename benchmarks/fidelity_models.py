@@ -256,7 +256,7 @@ def regions() -> Step:
 
 
 def int8_weights() -> Step:
-    """torchao's int8 weights in a layer of width 512, which is not trained; the input is."""
+    """Weights in torchao's int8, which are not trained, and an input that is: width 512, 1,024 rows."""
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
     model = FeedForward(512).requires_grad_(False)

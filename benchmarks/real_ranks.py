@@ -297,8 +297,8 @@ SIMULATED: dict[str, Callable[[str], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def measure_part(part: str, only: str) -> list[dict[str, Any]]:
-    """What each rank measures, of cases with `only` in their name, each in processes of its own, one for each GPU."""
+def measure_part(part: str, only: str) -> Iterator[list[dict[str, Any]]]:
+    """What each rank measured so far, after each case with `only` in its name; a case has a process for each GPU."""
     world = torch.cuda.device_count()
     found: list[dict[str, Any]] = [{} for _ in range(world)]
     for case in filter(lambda case: only in case, MEASURED[part][1]):
@@ -311,8 +311,7 @@ def measure_part(part: str, only: str) -> list[dict[str, Any]]:
                 continue
             for rank, own in enumerate(found):
                 own.update(json.loads(Path(folder, f"{rank}.json").read_text()))
-        print("\n".join(map(str, list(found[0].items())[-3:])), flush=True)
-    return found
+        yield found
 
 
 def simulate_part(part: str, world: int, gpu: str) -> dict[str, Any]:
@@ -356,11 +355,14 @@ def main() -> None:
     if asked.simulate:
         asked.simulate.write_text(json.dumps(simulate_part(asked.part, asked.world, asked.gpu), indent=1))
         return
-    measured = measure_part(asked.part, asked.only)
     simulated = json.loads(asked.simulated.read_text()) if asked.simulated else {}
-    print("\n".join(rows(measured[0], simulated)))
-    if asked.json:
-        asked.json.write_text(json.dumps({"measured": measured, "simulated": simulated}, indent=1))
+    printed = 0
+    for measured in measure_part(asked.part, asked.only):
+        listed = list(rows(measured[0], simulated))
+        print("\n".join(listed[printed:]), flush=True)
+        printed = len(listed)
+        if asked.json:
+            asked.json.write_text(json.dumps({"measured": measured, "simulated": simulated}, indent=1))
 
 
 if __name__ == "__main__":
