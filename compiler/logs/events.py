@@ -24,7 +24,7 @@ import msgspec
 Text = bytes | mmap
 """The content of a file: a mapped file, or a member of an archive in memory."""
 
-_HEAD = re.compile(rb"^V(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(\d+) ([^\n\]]{1,500}):(\d+)\] (?=\{)", re.MULTILINE)
+_HEAD = re.compile(rb"^V(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(\d{1,18}) ([^\n\]]{1,500}):(\d+)\] (?=\{)", re.MULTILINE)
 _LINE_OF_V = re.compile(rb"\nV\d")  # a literal start: found some ten times as fast as the start of a line
 _END_OF_PAYLOAD = re.compile(rb"\n(?!\t)")
 _KIND = re.compile(rb'\{"([a-z_0-9]{1,64})"')
@@ -381,7 +381,7 @@ class _Index:
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
         self.ids: dict[str, int] = {}
-        self.of_kind = array("H")
+        self.of_kind = array("L")
         self.of_id = array("L")
         self.processes = array("Q")
         self.parts = array("H")

@@ -29,3 +29,14 @@ def test_events_of_a_log() -> None:
     assert log.counts == {"str": 1, "dynamo_output_graph": 1, "artifact": 1, "damaged": 1}
     assert len(list(log)) == 3
     assert [(problem.file, TEXT[problem.at :].startswith(HEAD)) for problem in log.problems] == [("a.log", True)]
+
+
+def test_head_with_a_process_number_of_a_hundred_digits_is_no_event() -> None:
+    line = 'V0102 03:04:05.500000 {} torch/_dynamo/utils.py:12] {{"dynamo_start": {{}}, "frame_id": 0}}\n'
+    log = Log(("a.log",), ((line.format("9" * 100) + line.format(7)).encode(),))
+    assert [event.process for event in log] == [7]
+
+
+def test_log_may_have_more_kinds_of_events_than_fit_into_two_bytes() -> None:
+    lines = (f'V0102 03:04:05.500000 7 a.py:12] {{"kind_{n}": {{}}}}\n' for n in range(70_000))
+    assert len(Log(("a.log",), ("".join(lines).encode(),)).counts) == 70_000
