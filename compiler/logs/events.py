@@ -24,7 +24,9 @@ import msgspec
 Text = bytes | mmap
 """The content of a file: a mapped file, or a member of an archive in memory."""
 
-_HEAD = re.compile(rb"^V(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(\d{1,18}) ([^\n\]]{1,500}):(\d+)\] (?=\{)", re.MULTILINE)
+_HEAD = re.compile(
+    rb"^V(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(\d{1,18}) ([^\n\]]{1,500}):(\d+)\] (?=\{)", re.MULTILINE
+)
 _LINE_OF_V = re.compile(rb"\nV\d")  # a literal start: found some ten times as fast as the start of a line
 _END_OF_PAYLOAD = re.compile(rb"\n(?!\t)")
 _KIND = re.compile(rb'\{"([a-z_0-9]{1,64})"')
