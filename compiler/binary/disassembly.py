@@ -43,10 +43,6 @@ class Instruction:
     target: int | None = None
 
     @property
-    def is_branch(self) -> bool:
-        return self.target is not None
-
-    @property
     def place(self) -> Place:
         """The place in the kernel's own source: the outermost one."""
         return self.places[-1] if self.places else ("", 0)
