@@ -363,6 +363,9 @@ def _show_job(args: argparse.Namespace) -> None:
     job = Job.load(args.path)
     if len(args.names) > 2:
         raise UsageError("name a compilation, and one of its stages")
+    if len(args.names) == 2 and args.names[0] in job_facts.FACTS:
+        first, second = args.names
+        raise UsageError(f"{first} is of the whole job; of a compilation: tcompile show {args.path} {second} {first}")
     if args.names and args.names[0] in job_facts.NAMES:
         _print(text_answer(args.names[0], job_page.title_of(job), job_facts.fact_text(job, *args.names)), args)
     elif args.names and stage_key(args.names[0]) in (*STAGE_WORDS, *capture_text.FACTS) and job_page.names_of(job):

@@ -89,6 +89,10 @@ _ADVICE: dict[str, str] = {
         "The code holds only where `{old}`: something compares `{argument}`, or takes it as a constant. Pass it as a "
         "tensor, or a value for which that holds."
     ),
+    "race": (
+        "The guards held when torch looked for the reason: another thread compiled the same code meanwhile. Call it once "
+        "in one thread before the others start."
+    ),
     IDENTITY: (
         "`{argument}` is created again for each call, and torch drops the compiled code with the object it was for. "
         "Create it once, outside of the compiled function, and pass the same object."
@@ -107,6 +111,7 @@ _INT_OF_MODULE = (
     "`{argument}` changes between calls, and torch keeps it as a constant. Hold it in a tensor that is changed in "
     "place (register_buffer); or compile with dynamic=True and this setting, which makes the ints of modules symbolic."
 )
+_UNNAMED = "The code holds only where `{old}`. Pass values for which that holds."
 _GROWING = (
     "`{argument}` is part of a module, and each length of it gets code of its own. Return the value from the compiled "
     "function and append it outside; or write it in place into a tensor of a fixed size (register_buffer)."
@@ -149,6 +154,8 @@ def _particular(failure: GuardFailure) -> str:
     is_part = "." in failure.argument or "[" in failure.argument
     if re.search(r"\._(?:parameters|buffers)\[", failure.source) and failure.cause in _OF_TENSORS:
         return _OF_MODULE
+    if failure.cause in ("condition", "condition on sizes") and not failure.argument:
+        return _UNNAMED
     if failure.cause == "shape" and {failure.old, failure.new} & {"0", "1"}:
         return _SMALL
     if failure.cause in ("flag", "global") and is_part:

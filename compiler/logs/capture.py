@@ -255,8 +255,11 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard], symbols: Sequen
         key = next((key for key in _STATES if key in code), "")
         words = f"{_STATES.get(key, 'a torch setting')} has changed"
         return GuardFailure(entry, _STATES.get(key, "torch setting"), _STATES.get(key, "torch setting"), "", "", words)
+    if code.startswith("Unexpected recompilation"):
+        return GuardFailure(entry, "race", "", "", "", "another thread compiled the same code meanwhile")
     source, old = _parse_comparison(code)
-    name = argument(source) if source.startswith(("L[", "G[")) else source
+    named = source or next(iter(_SOURCE.findall(code)), "")
+    name = argument(named) if named.startswith(("L[", "G[")) else named
     of_type = "check_type_id" in code
     new = next((value for guard in guards if argument(guard.source) == name for part in guard.code
                 for _, value in [_parse_comparison(part)]
@@ -265,6 +268,8 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard], symbols: Sequen
     cause = _cause_of(code, source, old)
     old_words, new_words = (text if text in _SINGLETONS else value_words(text) for text in (old, new))
     change = f"{quote(name)} was {old_words}, is now {new_words or 'another value'}"
+    if cause == "length":
+        old_words, new_words, change = old, new, f"length of {quote(name)} was {old}, is now {new or 'another'}"
     if cause in ("condition", "condition on sizes", "equal sizes"):
         old_words, new_words, change = plain(code), "no longer so", f"`{plain(code)}` no longer holds"
     return GuardFailure(entry, cause, name, old_words, new_words, change, source, code)
@@ -283,6 +288,10 @@ def _tensor_failure(entry: str, match: re.Match[str]) -> GuardFailure:
     subject = {"shape": "size", "stride": "stride"}.get(cause, cause)
     words = f"{subject} of {quote(name)}{where} was {old}" + (f", is now {new}" if new else "")
     return GuardFailure(entry, cause, name, old, new, words, f"L['{name}']")
+
+
+_SOURCE = re.compile(r"[LG]\['(?!___)\w+'\](?:\.\w+|\['\w+'\])*")
+"""An argument or global in a condition; a name with three underscores is TorchDynamo's own."""
 
 
 def _parse_comparison(code: str) -> tuple[str, str]:

@@ -41,6 +41,7 @@ PHASES = {
 }
 """Names of torch's spans -> their phase; any other span has the phase of the span around it."""
 _CACHE = ("cache", "torch_key", "triton_key", "get_system")
+_OF_FRAME = ("dynamo", "entire_frame_compile")
 _MOST_EVENTS = 1_000_000
 _OUTSIDE = ("outside of compilations", "")
 
@@ -99,32 +100,48 @@ def cold_start_of(log: Log, compilations: tuple[Compilation, ...] | None = None)
     origin = min((mark.at for mark in marks), default=0.0)
     spans = tuple(_with_compilations(list(_spans(marks, origin))))
     compilations = compilations_of(log) if compilations is None else compilations
-    functions = {one.compile_id: (one.function, one.place) for one in reversed(compilations)}
+    functions = list(zip(spans, _functions_of(spans, compilations), strict=True))
+    parts = [(span.phase, function, span.own) for span, function in functions if not span.is_helper]
+    parts += _outside_of_compilations(spans)
     first = [one for one in compilations if not one.is_recompilation]
     names = {one.compile_id for one in first}
-    last = max(
-        (span for span in spans if span.compile_id in names), key=lambda span: span.start + span.seconds, default=None
-    )
-    seconds = last.start + last.seconds if last is not None else 0.0
-    until = next(
-        (f"{one.function} ({one.place})" for one in first if last is not None and one.compile_id == last.compile_id), ""
-    )
+    ends = ((span.start + span.seconds, name, place) for span, (name, place) in functions if span.compile_id in names)
+    seconds, name, place = max(ends, default=(0.0, "", ""))
     outer = [span for span in spans if span.depth == 0]
     compiling = _covered_seconds((span.start, min(span.start + span.seconds, seconds)) for span in outer)
     return ColdStart(
         seconds=seconds,
         compiling=compiling,
-        in_all=sum(span.own for span in spans if not span.is_helper),
-        until=until,
-        by_phase=_totals((span.phase, span.own) for span in spans if not span.is_helper),
-        by_function=_totals(
-            (functions.get(span.compile_id, _OUTSIDE), span.own) for span in spans if not span.is_helper
-        ),
+        in_all=sum(own for _, _, own in parts),
+        until=f"{name} ({place})" if name else "",
+        by_phase=_totals((phase, own) for phase, _, own in parts),
+        by_function=_totals((function, own) for _, function, own in parts),
         spans=spans,
         instants=tuple(_instants(marks, origin)),
         compilations=compilations,
         origin=origin,
     )
+
+
+def _functions_of(spans: Iterable[Span], compilations: Iterable[Compilation]) -> Iterator[tuple[str, str]]:
+    """The function and place of each span. Torch gives an id again after a reset: an outer frame's span is the next."""
+    named: dict[str, deque[tuple[str, str]]] = {}
+    for one in compilations:
+        named.setdefault(one.compile_id, deque()).append((one.function, one.place))
+    now: dict[str, tuple[str, str]] = {}
+    for span in spans:
+        begins = span.compile_id not in now or (span.depth == 0 and span.name in _OF_FRAME)
+        if begins and named.get(span.compile_id):
+            now[span.compile_id] = named[span.compile_id].popleft()
+        yield now.get(span.compile_id, _OUTSIDE)
+
+
+def _outside_of_compilations(spans: Iterable[Span]) -> Iterator[tuple[str, tuple[str, str], float]]:
+    """Phase, function and seconds of work that has no compilation's id, such as AOTInductor's."""
+    alone = [span for span in spans if span.is_helper and not span.compile_id]
+    if seconds := _covered_seconds((span.start, span.start + span.seconds) for span in alone):
+        is_ahead = any(span.name.startswith("compile_fx_aot") for span in alone)
+        yield "AOTInductor" if is_ahead else "other", _OUTSIDE, seconds
 
 
 class _Timed(msgspec.Struct):

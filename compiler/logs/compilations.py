@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from compiler.logs.events import CACHE_EVENT, Event, Log
+from compiler.logs.events import CACHE_EVENT, Event, Log, read_object
 from compiler.logs.exports import FAILED, ExportIds, exported_function, is_of_export, last_traced_line
 from compiler.logs.guard_text import is_wrapper, telling_reason, wrapped_name
 from compiler.record import Span
@@ -118,6 +118,7 @@ def compilations_of(log: Log) -> tuple[Compilation, ...]:
     reader = _Reader(log)
     for event in log.events_of(*_KINDS):
         reader.read(event)
+    reader.end_in_backward()
     return tuple(each.finish() for each in reader.started if not each.is_outer)
 
 
@@ -141,6 +142,9 @@ class _Open:
     kernels: int = 0
     has_graph: bool = False
     has_program: bool = False
+    has_guards: bool = False
+    cut_backward: float | None = None
+    """Seconds that its backward was compiled for when the log ended; None if the log did not end there."""
     error: str = ""
     is_outer: bool = False
     earlier: _Open | None = None
@@ -149,6 +153,9 @@ class _Open:
 
     def finish(self) -> Compilation:
         metrics = self.metrics
+        if len(self.reasons) > 1 and not self.has_guards:  # given up, or at the limit: no guards were logged
+            first = self.reasons[telling_reason(self.reasons, "")]
+            self.reasons = (first, *(reason for reason in self.reasons if reason is not first))
         function = self.function
         status, reason = self._outcome()
         return Compilation(
@@ -228,9 +235,11 @@ class _Open:
             return ("exported", "") if self.has_program else ("compiled", "without TorchDynamo")
         if not self.metrics and not (self.autograd and self.has_graph):
             return "unfinished", "the log ends during this compilation"
+        if self.cut_backward is not None:
+            return "unfinished", "the log ends while its backward is compiled"
         if self.breaks:
             return "broken", self.breaks[0].reason
-        if not self.has_graph:
+        if not self.has_graph and not self.metrics.get("graph_op_count"):
             return "empty", "no tensor operation to compile"
         outcomes = [outcome for each in self.cache.values() for outcome in each]
         is_cached = outcomes and all(outcome == "hit" for outcome in outcomes)
@@ -252,7 +261,7 @@ class _Open:
         own = (max(0.0, outer - inner) for outer, inner in zip(inside, (*inside[1:], 0.0), strict=True))
         phases = dict(zip(("tracing", "AOTAutograd", "Inductor", "kernels"), own, strict=True))
         backward = self.backward.get("backward_cumulative_compile_time_us", self.backward.get("duration_us"))
-        phases["backward"] = (_number(backward) or 0) / 1e6
+        phases["backward"] = self.cut_backward or (_number(backward) or 0) / 1e6
         return {name: seconds for name, seconds in phases.items() if seconds}
 
     def _microseconds(self, name: str) -> float:
@@ -288,6 +297,13 @@ class _Reader:
         each.last = event.seconds
         each.attempts = max(each.attempts, event.attempt + 1)
         self._add(each, event)
+
+    def end_in_backward(self) -> None:
+        """Mark the compilation whose backward was being compiled when the log ended."""
+        event = self.log.last_event("chromium_event", b'"entire_backward_compile"')
+        each = self._open.get(event.compile_id) if event is not None else None
+        if event is not None and each is not None and not each.backward and read_object(event.payload).get("ph") == "B":
+            each.cut_backward = max((end.seconds for end in self.log.ends[1:]), default=event.seconds) - event.seconds
 
     def _read_export(self, event: Event) -> None:
         if not is_of_export(event):
@@ -352,6 +368,7 @@ class _Reader:
 
 def _read_guards(each: _Open, event: Event) -> None:
     """Name the module inside a wrapper, and put the reason first that tells most. Other guards are not read."""
+    each.has_guards = True
     if each.stack and is_wrapper(each.stack[-1].file):
         each.wrapped = wrapped_name(event.payload)
     if len(each.reasons) > 1:

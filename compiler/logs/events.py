@@ -34,6 +34,7 @@ _FREE: int | None = getattr(mapping, "MADV_DONTNEED", None)  # Windows has none
 _PAGES_KEPT = 64 * 2**20
 _LONGEST_START = 2048
 """Maximum bytes of an event before its JSON."""
+_MOST_LAST = 4_000
 _LONGEST_HEAD = 8 * 2**20
 """Maximum bytes of an event's JSON; torch's longest (stacks, sizes of large graphs) have a few hundred kilobytes."""
 
@@ -226,6 +227,15 @@ class Log:
             if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
                 give_back(text)
                 given_back = start
+
+    def last_event(self, kind: str, words: bytes) -> Event | None:
+        """The last event of a kind whose payload has some words, among the last events; None if there is none."""
+        index, wanted = self._index, self._index.kinds.get(kind)
+        for place in reversed(range(max(0, len(self) - _MOST_LAST), len(self))):
+            text, start, end = self.texts[index.parts[place]], index.payloads[place], index.ends[place]
+            if index.of_kind[place] == wanted and words in text[start:end]:
+                return self._event(place)
+        return None
 
     def texts_of_events(self) -> Iterator[tuple[bytes, bytes]]:
         """The first line and the whole text of each event, undecoded."""

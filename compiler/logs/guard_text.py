@@ -54,4 +54,4 @@ def _place(reason: str, guards: str) -> tuple[int, int]:
     subject = _LOCAL.sub(r"\1", next(filter(None, found.groups()))) if found else ""
     place = guards.find(f"source={subject},") if subject else -1
     part = next((number for number, name in enumerate(_TENSOR_CHECKS) if f"' {name}" in reason), 0)
-    return place if place >= 0 else len(guards), part
+    return 1 + (place if place >= 0 else len(guards)), part

@@ -192,6 +192,10 @@ def _function(log: Log, each: _Compiled) -> Span:
     return stack[-1] if stack else Span("", 0)
 
 
+def _why_no_graph(metrics: Attrs) -> str:
+    return "no tensor operation to compile" if metrics else "the log ends during this compilation"
+
+
 def _metrics(each: _Compiled) -> Attrs:
     """Torch's metrics of a compilation; {} if the log has none."""
     metrics = each.last("compilation_metrics")
@@ -283,7 +287,7 @@ class _Reader:
         return Frame(
             id=each.graph, function=function.function, file=self.book.name(function.file) if function.file else "",
             line=function.line, outcome="failed" if kind else "compiled" if has_graph else "skipped",
-            reason=f"{kind}: {failure}" if kind else "" if has_graph else "no tensor operation to compile",
+            reason=f"{kind}: {failure}" if kind else "" if has_graph else _why_no_graph(fields),
             graphs=(f"captured[{each.graph}]",) if has_graph else (),
             restarts=tuple(str(reason).partition("\n")[0] for reason in fields.get("restart_reasons") or ()),
             called_at=self._caller(each), call_number=1,

@@ -291,5 +291,5 @@ def _frame_words(frame: Frame, broke: bool) -> Iterator[str]:
         yield f"runs as plain Python: {one_line(frame.reason)}"
     if frame.outcome == "failed" and not broke:
         yield f"could not be compiled: {one_line(frame.reason)}"
-    for why in frame.restarts:
+    for why in () if broke else frame.restarts:
         yield f"was read anew: {one_line(why)}"

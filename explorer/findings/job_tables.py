@@ -68,7 +68,7 @@ def recompiles_of_job(ranks: Sequence[RankCompilations]) -> Document:
 
 def graphs_of_job(ranks: Sequence[RankCompilations]) -> Document:
     """The graphs of a job, the largest first."""
-    found = [each for each in all_compilations(ranks) if each[1].nodes is not None]
+    found = [each for each in all_compilations(ranks) if each[1].nodes]
     found.sort(key=lambda each: -(each[1].nodes or 0))
     if not found:
         return (Text("No graphs.", "lead"),)
