@@ -382,3 +382,4 @@ class GraphRecorder:
         problem = Problem(stage, reason, hint, self.frame)
         self.problems.append(problem)
         self.builder.problem(problem)
+        self.kept.fell_back = True

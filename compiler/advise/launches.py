@@ -114,10 +114,15 @@ def _inputs(reading: Reading) -> Iterator[Entity]:
             yield from (entity for entity in artifact.entities if entity.kind == "placeholder")
 
 
+_OF_MODULE = ("self.get_parameter(", "self.get_buffer(")
+"""How AOTAutograd describes what the captured graph itself holds, as an optimizer's parameters and states."""
+
+
 def _is_kept(reading: Reading, name: str) -> bool:
     """Whether an input is a parameter or buffer: its address is stable, so in-place writes are no obstacle."""
+    known = str(reading.entities[name].attrs.get("description", "")) if name in reading.entities else ""
     source = reading.source_of(name)
-    return "_buffers" in source or "_parameters" in source
+    return "_buffers" in source or "_parameters" in source or known.startswith(_OF_MODULE)
 
 
 def eager_is_faster(reading: Reading) -> Iterator[Advice]:

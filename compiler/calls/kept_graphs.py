@@ -50,6 +50,7 @@ class KeptFrame:
     `around`, if set, wraps every call after the first. `block_masks` are those of FlexAttention in the first call, in
     order, if it ran uncompiled. `calls` counts the calls until `stop_hearing`, by the index and the `id` of the first
     argument that is a parameter, or by None. `root` is the outermost module whose forward ran the first of them.
+    `fell_back` is set if the backend raised, so that the captured graph runs without being compiled.
     """
 
     copies: bool = False
@@ -71,6 +72,7 @@ class KeptFrame:
     block_masks: list[MaskTensors | None] = field(default_factory=list)
     calls: Counter[tuple[int, int] | None] = field(default_factory=Counter)
     root: torch.nn.Module | None = None
+    fell_back: bool = False
     _hooks: list[RemovableHandle] = field(default_factory=list)
     _listens: bool = True
 

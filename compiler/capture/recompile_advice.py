@@ -90,8 +90,8 @@ _ADVICE: dict[str, str] = {
         "tensor, or a value for which that holds."
     ),
     "race": (
-        "The guards held when torch looked for the reason: another thread compiled the same code meanwhile. Call it once "
-        "in one thread before the others start."
+        "The guards held when torch looked for the reason: another thread compiled the same code meanwhile. Call it "
+        "once in one thread before the others start."
     ),
     IDENTITY: (
         "`{argument}` is created again for each call, and torch drops the compiled code with the object it was for. "

@@ -286,7 +286,7 @@ class _Pair:
             words = f"{who} {compiles} the backward with compiled autograd ({compiled.id}), {other} {does} not"
             return self._difference("compiled autograd", words, compiled, hang=waits)
         last = next(reversed(lacks.compilations.values()), None)
-        after = f"; its log ends after `{last.name}` ({last.id})" if last and lacks.end < compiled.start else ""
+        after = f"; its last is `{last.name}` ({last.id})" if last and lacks.end < compiled.start else ""
         words = f"{who} compiled `{compiled.name}` ({compiled.id}, {seconds}), {other} did not{after}"
         return self._difference("compilations", words, compiled, hang=waits)
 

@@ -59,7 +59,7 @@ class CallCheck:
         """
         own = [*self._own_checks()]
         yield self._whole(own)
-        yield from own
+        yield from () if self._not_compiled else own
         yield from self._captured_checks()
 
     @cached_property
@@ -96,6 +96,11 @@ class CallCheck:
     def called(self) -> dict[str, KeptFrame]:
         """The captures that the call ran, by graph id."""
         return {name: self.kept[name] for name in self.heard}
+
+    @property
+    def _not_compiled(self) -> str:
+        """Ids of the call's graphs whose backend raised, which say nothing of compiled code; "" for none."""
+        return ", ".join(dict.fromkeys(name for name in self.heard if self.kept[name].fell_back))
 
     def _own_checks(self) -> Iterator[Check]:
         """A `Check` for each result of the compiled call."""
@@ -134,6 +139,9 @@ class CallCheck:
 
     def _whole(self, own: Sequence[Check]) -> Check:
         """The `Check` of the whole call."""
+        if failed := self._not_compiled:
+            words = f"not comparable: {failed} could not be compiled, and eager mode ran in its place"
+            return Check("the call", None, None, "not comparable", words=words)
         if not own:
             words = "the call gives no tensors, and changes none"
             return Check("the call", None, None, "not comparable", words=words)

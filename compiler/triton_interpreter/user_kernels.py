@@ -9,8 +9,8 @@ from compiler.torch_api.user_triton import NoGpuError, PlainLaunch
 from compiler.triton_interpreter.process import Interpreter, InterpreterError
 
 _HINT = (
-    "run it on a machine with a GPU; an operator of torch.library.triton_op can have an implementation for the CPU: "
-    "register_kernel('cpu')"
+    "if the kernel is not at fault, run it on a machine with a GPU; an operator of torch.library.triton_op can have an "
+    "implementation for the CPU: register_kernel('cpu')"
 )
 
 

@@ -72,7 +72,9 @@ def _launch(request: Request) -> Outcome:
 
         if request.config is None and kernel.inductor_meta.get("grid_type") in _SIZED:
             config = launch.tile(config, _numels(arguments), largest_blocks())
-        grid = grid_of(kernel, config, arguments)
+        chosen = kernel.configs[request.config or 0]
+        warps = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+        grid = grid_of(kernel, warps | config, arguments)
         arguments = {name: value for name, value in arguments.items() if name in function.arg_names}
     bounds = _bounds(request.arguments, names, memory)
     return Outcome(config, grid, run_programs(function, {**arguments, **config}, kinds, grid, bounds, request.most))

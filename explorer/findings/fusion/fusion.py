@@ -302,14 +302,23 @@ class Half:
         return {item.buffer for item in mine if item.half == half and item.what == "output"}
 
     def _least_of_all(self) -> int:
-        """Bytes of all graph inputs that are read and of all outputs, each counted once."""
+        """Bytes of all graph inputs that are read, of those that are written in place, and of all outputs."""
         written = {name for kernel in self.kernels for name in _written_buffers(kernel)}
         most: dict[str, int] = {}
         for kernel in self.kernels:
             for name, size in kernel.moves.items():
                 if name not in written or name in self._outputs:
                     most[name] = max(size, most.get(name, 0))
-        return sum(most.values())
+        return sum(most.values()) + sum(most.get(name, 0) for name in self._mutated)
+
+    @cached_property
+    def _mutated(self) -> set[str]:
+        """Inputs that the graph writes in place."""
+        wanted = ("functionalization", "mutated input", self.artifact.graph)
+        found = (each for each in self.record.decisions if (each.pass_name, each.verdict, each.graph) == wanted)
+        subjects = {each.subjects[0] for each in found} if self.kind != "backward" else ()
+        stages = (artifact for stage in ("forward", "inference") for artifact in self.record.of_stage(stage))
+        return {item.label for artifact in stages for item in artifact.entities if item.id in subjects}
 
 
 def count_moves(node: Entity, parts: Sequence[Entity]) -> dict[str, int]:

@@ -125,6 +125,15 @@ def test_mutated_buffers_do_not_block_cuda_graphs_advice() -> None:
     assert advice.change.options == {"mode": "reduce-overhead"}
 
 
+def test_states_of_an_optimizer_do_not_block_cuda_graphs_advice() -> None:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    evidence = found(recorded(optimizer.step, target="h100"))["cuda-graphs"].evidence
+    assert not any("writes into" in item.text for item in evidence)
+
+
 def test_replay_input_copies_reduce_the_gain() -> None:
     assert "cuda-graphs" not in found(recorded(norms, torch.randn(8192, 4096), target="h100"))
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compiler.logs.capture import failure_of
+from compiler.logs.cold_start import cold_start_of
 from compiler.logs.events import Log
 from compiler.logs.guard_text import telling_reason
 from compiler.logs.job import Job
@@ -150,3 +152,48 @@ def test_errors_of_backends_and_skipped_cuda_graphs_have_reasons() -> None:
     first, second = job.ranks[0].compilations
     assert (first.status, first.reason[:32]) == ("compiled", "no CUDA graphs: cpu device (x). ")
     assert (second.status, second.reason) == ("failed", "BackendCompilerFailed: AssertionError: no kernel for x")
+
+
+def span(ph: str, name: str, at: int, ids: str) -> str:
+    return event("chromium_event", {}, "\t" + json.dumps({"name": name, "ts": at, "ph": ph, "args": {}}), ids)
+
+
+def test_job_that_ends_in_a_backward_is_unfinished() -> None:
+    lines = wrapped("0/0", 5, "container.Sequential")
+    begun = span("B", "entire_backward_compile", 10, "0/0")
+    [cut] = job_of(*lines, begun).ranks[0].compilations
+    assert (cut.status, cut.reason) == ("unfinished", "the log ends while its backward is compiled")
+    [whole] = job_of(*lines, begun, span("E", "entire_backward_compile", 20, "0/0")).ranks[0].compilations
+    assert whole.status == "compiled"
+
+
+def test_log_without_its_beginning_has_graphs_by_its_metrics() -> None:
+    lines = [line for line in wrapped("0/0", 5, "") if "dynamo_output_graph" not in line]
+    [found] = job_of(*lines).ranks[0].compilations
+    assert (found.status, found.nodes) == ("compiled", 3)
+
+
+def test_frames_without_guards_name_the_later_reason_before_the_grad_mode() -> None:
+    reasons = ["0/1: GLOBAL_STATE changed: grad_mode", "0/0: not ___dict_contains('log', L['self'].__dict__)"]
+    assert telling_reason(reasons, "") == 1
+    again = event("artifact", {"name": "recompile_reasons"}, "\t" + json.dumps(reasons), "0/2")
+    [found] = job_of(again, *wrapped("0/2", 5, "")).ranks[0].compilations
+    assert found.recompile_reasons[0] == reasons[1]
+
+
+def test_functions_compiled_after_a_reset_have_their_own_time() -> None:
+    lines = []
+    for line, at in ((5, 0), (9, 100)):
+        timed = (span("B", "dynamo", at, "0/0"), span("E", "dynamo", at + 10 * line, "0/0"))
+        lines += [*wrapped("0/0", line, "container.Sequential"), *timed]
+    start = cold_start_of(job_of(*lines).ranks[0].log)
+    assert {place: round(1e6 * seconds) for (_, place), seconds in start.by_function.items()} == {
+        "train.py:9": 90, "train.py:5": 50,
+    }  # fmt: skip
+
+
+def test_reasons_have_words_for_races_lengths_and_conditions() -> None:
+    race = failure_of("0/0", "Unexpected recompilation: runtime guards failed even though they passed", ())
+    assert (race.cause, race.words) == ("race", "another thread compiled the same code meanwhile")
+    assert failure_of("0/0", "len(L['xs']) == 1", ()).words == "length of `xs` was 1, is now another"
+    assert failure_of("0/0", "not ___dict_contains('log', L['self'].__dict__)", ()).argument.startswith("self")

@@ -145,3 +145,10 @@ def test_cpu_builds_say_why_they_fail() -> None:
     x, y = torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100)
     found = explore(called, (x, y), options=Options(stages=("kernels",), check=True))
     assert "Triton can't compile the kernel add_kernel for the CPU" in found.record.problems[0].reason
+
+
+def test_check_does_not_take_eager_for_compiled_code() -> None:
+    checks = explore(called, (torch.randn(100), torch.randn(100)), options=Options(check=True)).record.checks
+    assert (checks[0].subject, checks[0].verdict) == ("the call", "not comparable")
+    assert "eager mode ran in its place" in checks[0].words
+    assert "output" not in [check.subject for check in checks]

@@ -29,6 +29,10 @@ def two_sizes(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return x.sin(), y.cos()
 
 
+def adding(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.add_(y.sin()) * 2
+
+
 def looped_softmax(x: torch.Tensor) -> torch.Tensor:
     """Rows so long that a kernel reads them more than once."""
     return torch.softmax(x * 2, -1)
@@ -60,6 +64,11 @@ def test_fused_nodes_that_share_a_function_are_one_launch() -> None:
     finding = fusion_finding(record)
     assert finding is not None
     assert finding.artifact.attrs["counted"] == "1 launch"
+
+
+def test_input_written_in_place_is_moved_twice() -> None:
+    half = only(explore(adding, torch.randn(ROWS, COLUMNS), torch.randn(ROWS, COLUMNS), target="h100").record)
+    assert half.least == half.after == 4 * SIZE
 
 
 def test_looped_reduction_moves_more_than_the_minimum() -> None:
