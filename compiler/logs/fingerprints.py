@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from compiler.logs.capture import resumed_line
 from compiler.logs.compilations import INSTALLED
 from compiler.logs.events import CACHE_EVENT, Event, Log
 from compiler.logs.guard_text import is_wrapper, telling_reason, wrapped_name
@@ -137,6 +138,8 @@ class Compiled:
     @cached_property
     def name(self) -> str:
         """The function; of a module or function of torch, its class, or the code of the call."""
+        if (resumed := resumed_line(self.key.function)) is not None:
+            return f"{resumed[0]} (resumed)"
         if not is_wrapper(self.key.file):
             return self.key.function
         known = next((name for event in self.facts.get("guards", ()) if (name := wrapped_name(event.payload))), "")
