@@ -44,8 +44,7 @@ STAGE_OF = {
 KINDS = tuple(dict.fromkeys(STAGE_OF.values()))
 CHANGED = "changed"
 """The key in `Compiled.configs` of settings that are not the default, as code; other keys are torch's packages."""
-_CONFIGS = {"dynamo_config": "dynamo", "inductor_config": "inductor", "functorch_config": "functorch",
-            "compiler_config": "compiler"}  # fmt: skip
+_CONFIGS = {f"{name}_config": name for name in ("dynamo", "inductor", "functorch", "compiler")}
 _PER_PROCESS = {
     "job_id", "pgo_extra_read_key", "pgo_extra_write_key", "debug_dir_root", "cpp_cache_precompile_headers",
     "compile_threads", "worker_start_method",
@@ -138,10 +137,9 @@ class Compiled:
     @cached_property
     def name(self) -> str:
         """The function; of a module or function of torch, its class, or the code of the call."""
-        if (resumed := resumed_line(self.key.function)) is not None:
-            return f"{resumed[0]} (resumed)"
         if not is_wrapper(self.key.file):
-            return self.key.function
+            resumed = resumed_line(self.key.function)
+            return f"{resumed[0]} (resumed)" if resumed else self.key.function
         known = next((name for event in self.facts.get("guards", ()) if (name := wrapped_name(event.payload))), "")
         return known or self._call.code.strip() or self.key.function
 
@@ -150,7 +148,7 @@ class Compiled:
         """The function that was compiled; of a module or function of torch, the user's call."""
         if is_wrapper(self.key.file) and self._call.line:
             return replace(self._call, function=self.name)
-        return Place(self.key.file, self.key.line, self.key.function, self.stack[-1].code if self.stack else "")
+        return Place(self.key.file, self.key.line, self.name, self.stack[-1].code if self.stack else "")
 
     @property
     def _call(self) -> Place:
