@@ -87,16 +87,16 @@ def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
 
 def _obstacles(reading: Reading) -> Iterator[Evidence]:
     """Yield reasons why torch would not capture a CUDA graph: its own decision, or conditions that it checks."""
-    for found in reading.decisions("functionalization", "mutated input"):
-        if not _is_kept(reading, found.subjects[0]):
-            subject = found.subjects[0]
-            entity = reading.entities.get(subject)
-            name = reading.source_of(subject) or (entity.label if entity is not None else subject)
-            told = (
-                f"The call writes into its input {name}: a replay writes to the address of the recording, and the "
-                "input of the next call may be elsewhere. Return the new value instead."
-            )
-            yield Evidence(told, "recorded", (*found.subjects, *reading.lines(found.subjects)))
+    decided = (found.subjects[0] for found in reading.decisions("functionalization", "mutated input"))
+    if moving := [subject for subject in decided if not _is_kept(reading, subject)]:
+        names = [_name_of_input(reading, subject) for subject in moving]
+        more = f" and {len(names) - 2} more" if len(names) > 3 else ""
+        listed = f"inputs {', '.join(names[: 2 if more else 3])}{more}" if len(names) > 1 else f"input {names[0]}"
+        told = (
+            f"The call writes into its {listed}: a replay writes to the address of the recording, and the "
+            "input of the next call may be elsewhere. Return the new value instead."
+        )
+        yield Evidence(told, "recorded", (*moving, *reading.lines(moving)))
     on_cpu = [each.id for each in _inputs(reading) if each.attrs.get("device") == "cpu" and each.attrs.get("shape")]
     if on_cpu:
         count = pluralize(len(on_cpu), "input")
@@ -106,6 +106,11 @@ def _obstacles(reading: Reading) -> Iterator[Evidence]:
     if names and reading.record.options.options.get("triton.cudagraph_skip_dynamic_graphs"):
         setting = "triton.cudagraph_skip_dynamic_graphs"
         yield Evidence(f"Sizes are symbolic ({', '.join(names)}), and {setting} leaves such graphs out.")
+
+
+def _name_of_input(reading: Reading, subject: str) -> str:
+    entity = reading.entities.get(subject)
+    return reading.source_of(subject) or (entity.label if entity is not None else subject)
 
 
 def _inputs(reading: Reading) -> Iterator[Entity]:

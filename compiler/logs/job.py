@@ -85,6 +85,10 @@ class Rank:
         return f"<Rank {self.number}: {', '.join(self.log.names)}, {pluralize(len(self.log), 'event')}>"
 
 
+_COMPARED = 65_536
+"""Bytes at the start of logs, with times and process ids: of one rank and size, they are equal in copies alone."""
+
+
 @dataclass(eq=False)
 class Job:
     """The ranks of a job by number; a program without ranks has rank 0.
@@ -107,8 +111,16 @@ class Job:
     def of_logs(cls, path: str | Path, logs: Iterable[Log], title: str = "") -> Self:
         """The job with these logs, that are or would be at a path."""
         ranks: dict[int, Rank] = {}
-        left_out: list[LogProblem] = []
-        for log in sorted(_without_ranks_of_forks(logs), key=lambda log: (log.rank is None, log.rank or 0)):
+        logs = list(logs)
+        own = {_identity(log): log for log in reversed(logs)}
+        left_out = [
+            LogProblem(log.names[0], 0, f"it is a copy of {own[_identity(log)].names[0]}; it is left out")
+            for log in logs
+            if own[_identity(log)] is not log
+        ]
+        for log in sorted(
+            _without_ranks_of_forks(reversed(own.values())), key=lambda log: (log.rank is None, log.rank or 0)
+        ):
             number = log.rank if log.rank is not None else _free_number(ranks)
             if number in ranks:
                 words = f"rank {number} has another log, of a later start; that one is shown"
@@ -176,6 +188,10 @@ class Job:
         events = sum(len(rank.log) for rank in self.ranks.values())
         kind = ("rank",) if all(rank.is_of_group for rank in self.ranks.values()) else ("process", "processes")
         return f"<Job {self.path.name}: {pluralize(len(self.ranks), *kind)}, {pluralize(events, 'event')}>"
+
+
+def _identity(log: Log) -> tuple[object, ...]:
+    return log.rank, *map(len, log.texts), bytes(log.texts[0][:_COMPARED])
 
 
 def _without_ranks_of_forks(logs: Iterable[Log]) -> Iterator[Log]:

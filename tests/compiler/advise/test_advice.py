@@ -118,6 +118,18 @@ def test_cuda_graphs_advice_names_the_mutated_input() -> None:
     assert any("writes into its input L['x']" in item.text for item in advice.evidence)
 
 
+def shifting(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, e: torch.Tensor) -> None:
+    for x in (a, b, c, d, e):
+        x.add_(1)
+
+
+def test_many_mutated_inputs_are_one_line() -> None:
+    advice = found(recorded(shifting, *(torch.randn(9) for _ in range(5)), target="h100"))["cuda-graphs"]
+    [told] = [item for item in advice.evidence if "writes into" in item.text]
+    assert "inputs L['a'], L['b'] and 3 more" in told.text
+    assert len(told.ids) >= 5
+
+
 def test_mutated_buffers_do_not_block_cuda_graphs_advice() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.BatchNorm1d(8)).train()
     advice = found(recorded(model, torch.randn(4, 8), target="h100"))["cuda-graphs"]

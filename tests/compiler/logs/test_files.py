@@ -152,3 +152,12 @@ def test_lines_with_the_prefix_of_a_launcher_are_read_by_process(tmp_path: Path,
     lines = (prefix % (n % 2) + event(n).replace(b"\n\t", b"\n" + prefix % (n % 2) + b"\t") for n in range(4))
     path.write_bytes(b"Starting\n" + b"".join(lines))
     assert sorted([event.compile_id for event in log] for log in read_logs(path)) == [["0/0", "2/0"], ["1/0", "3/0"]]
+
+
+def test_copy_of_a_log_is_left_out(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / NAME).write_bytes(event(0, 1) + event(1, 1))
+    job = Job.load(tmp_path)
+    assert list(job.ranks) == [1]
+    assert [problem.reason for problem in job.problems] == [f"it is a copy of a/{NAME}; it is left out"]
