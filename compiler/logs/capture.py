@@ -258,7 +258,7 @@ def failure_of(entry: str, reason: str, guards: Sequence[Guard], symbols: Sequen
     if code.startswith("Unexpected recompilation"):
         return GuardFailure(entry, "race", "", "", "", "another thread compiled the same code meanwhile")
     source, old = _parse_comparison(code)
-    named = source or next(iter(_SOURCE.findall(code)), "")
+    named = source or (found[0] if (found := _SOURCE.search(code)) else "")
     name = argument(named) if named.startswith(("L[", "G[")) else named
     of_type = "check_type_id" in code
     new = next((value for guard in guards if argument(guard.source) == name for part in guard.code

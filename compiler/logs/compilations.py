@@ -16,7 +16,7 @@ import msgspec
 
 from compiler.logs.events import CACHE_EVENT, Event, Log, read_object
 from compiler.logs.exports import FAILED, ExportIds, exported_function, is_of_export, last_traced_line
-from compiler.logs.guard_text import is_wrapper, telling_reason, wrapped_name
+from compiler.logs.guard_text import is_wrapper, telling_first, wrapped_name
 from compiler.record import Span
 from compiler.record.plain_text import file_name, one_line
 
@@ -142,7 +142,6 @@ class _Open:
     kernels: int = 0
     has_graph: bool = False
     has_program: bool = False
-    has_guards: bool = False
     cut_backward: float | None = None
     """Seconds that its backward was compiled for when the log ended; None if the log did not end there."""
     error: str = ""
@@ -153,9 +152,6 @@ class _Open:
 
     def finish(self) -> Compilation:
         metrics = self.metrics
-        if len(self.reasons) > 1 and not self.has_guards:  # given up, or at the limit: no guards were logged
-            first = self.reasons[telling_reason(self.reasons, "")]
-            self.reasons = (first, *(reason for reason in self.reasons if reason is not first))
         function = self.function
         status, reason = self._outcome()
         return Compilation(
@@ -324,7 +320,7 @@ class _Reader:
         name, parts = event.compile_id, event.id_parts
         self._counts[name] = count = self._counts.get(name, 0) + 1
         each = _Open(name if count == 1 else f"{name}#{count}", name, parts.autograd, event.seconds)
-        each.reasons = self._reasons.pop(name, ())
+        each.reasons = telling_first(self._reasons.pop(name, ()), "")  # a frame that is given up logs no guards
         each.earlier = self._frames.get(parts.frame_id) if parts.number != "0" else None
         self._frames[parts.frame_id] = each if event.kind == "dynamo_start" else each.earlier or each
         self._open[name] = each
@@ -368,12 +364,10 @@ class _Reader:
 
 def _read_guards(each: _Open, event: Event) -> None:
     """Name the module inside a wrapper, and put the reason first that tells most. Other guards are not read."""
-    each.has_guards = True
     if each.stack and is_wrapper(each.stack[-1].file):
         each.wrapped = wrapped_name(event.payload)
     if len(each.reasons) > 1:
-        first = each.reasons[telling_reason(each.reasons, event.payload)]
-        each.reasons = (first, *(reason for reason in each.reasons if reason is not first))
+        each.reasons = telling_first(each.reasons, event.payload)
 
 
 def _read_exported(each: _Open, event: Event) -> None:

@@ -12,7 +12,7 @@ import mmap as mapping
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import md5
@@ -34,9 +34,10 @@ _FREE: int | None = getattr(mapping, "MADV_DONTNEED", None)  # Windows has none
 _PAGES_KEPT = 64 * 2**20
 _LONGEST_START = 2048
 """Maximum bytes of an event before its JSON."""
-_MOST_LAST = 4_000
 _LONGEST_HEAD = 8 * 2**20
 """Maximum bytes of an event's JSON; torch's longest (stacks, sizes of large graphs) have a few hundred kilobytes."""
+_MOST_LAST = 4_000
+"""Maximum number of events at the end of a log in which its last event of a kind is looked for."""
 
 _FRAME = re.compile(rb'"frame_id": ?(\d+), ?"frame_compile_id": ?(\d+)')
 _AUTOGRAD = re.compile(rb'"compiled_autograd_id": ?(\d+)')
@@ -165,13 +166,16 @@ class Log:
 
     def events_of(self, *kinds: str) -> Iterator[Event]:
         """Events of these kinds, in order; the others are not decoded."""
-        wanted = {self._index.kinds[kind] for kind in kinds if kind in self._index.kinds}
+        return (event for place in self._walk(kinds) if (event := self._event(place)) is not None)
+
+    def _walk(self, kinds: Container[str]) -> Iterator[int]:
+        """Positions of the events of some kinds, in order. The memory of mapped files is given back on the way."""
         index, given_back = self._index, 0
+        wanted = {number for kind, number in index.kinds.items() if kind in kinds}
         for place, kind in enumerate(index.of_kind):
             if kind not in wanted:
                 continue
-            if (event := self._event(place)) is not None:
-                yield event
+            yield place
             text, start = self.texts[index.parts[place]], index.starts[place]
             if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
                 give_back(text)
@@ -203,30 +207,17 @@ class Log:
 
     def heads(self, *kinds: str) -> Iterator[bytes]:
         """The first line of each event, undecoded; with `kinds`, of the events of these kinds."""
-        index, given_back = self._index, 0
-        wanted = {number for kind, number in index.kinds.items() if kind in kinds or not kinds}
-        for part, start, end, kind in zip(index.parts, index.starts, index.payloads, index.of_kind, strict=True):
-            if kind not in wanted:
-                continue
-            text = self.texts[part]
-            yield text[start:end]
-            if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
-                give_back(text)
-                given_back = start
+        index = self._index
+        for place in self._walk(kinds or index.kinds):
+            yield self.texts[index.parts[place]][index.starts[place] : index.payloads[place]]
 
     def payloads_of(self, kind: str) -> Iterator[tuple[str, int, bytes]]:
         """The compilation's id, the process and the raw payload of each event of a kind; the events are not decoded."""
-        index, wanted, given_back = self._index, self._index.kinds.get(kind), 0
-        names = list(index.ids)
-        columns = (index.of_kind, index.of_id, index.processes, index.parts, index.payloads, index.ends)
-        for of_kind, of_id, process, part, start, end in zip(*columns, strict=True):
-            if of_kind != wanted:
-                continue
-            text = self.texts[part]
-            yield names[of_id], process, text[min(start + 1, end) : end]
-            if isinstance(text, mmap) and not 0 <= start - given_back < _PAGES_KEPT:
-                give_back(text)
-                given_back = start
+        index, names = self._index, list(self._index.ids)
+        for place in self._walk((kind,)):
+            start, end = index.payloads[place], index.ends[place]
+            payload = self.texts[index.parts[place]][min(start + 1, end) : end]
+            yield names[index.of_id[place]], index.processes[place], payload
 
     def last_event(self, kind: str, words: bytes) -> Event | None:
         """The last event of a kind whose payload has some words, among the last events; None if there is none."""

@@ -247,7 +247,7 @@ def _start_of_gzip(text: Text) -> bytes:
 
 
 def _gunzip(text: Text, most: int) -> bytes:
-    """Unpack gzip data; a damaged or truncated file is read as far as it goes.
+    """Unpack gzip data, as far as a damaged or truncated file can be read.
 
     Raises LogError if it is too large, or damaged from the start.
     """
@@ -391,7 +391,8 @@ def _by_prefix(name: str, texts: Iterable[Text], found: _Found) -> Iterator[Log]
     for process, own in sorted(lines.items()):
         log = Log((name,), (b"".join(own),))
         logged = [rank for rank, _ in _ranks_in_events(log).most_common(1)]  # torchrun's prefix is the rank on a node
-        log.rank = next(iter((*logged, *([int(process)] if process.isdigit() else []))), None)
+        named = [int(process)] if process.isdigit() else []
+        log.rank = next(iter(logged + named), None)
         yield log
 
 

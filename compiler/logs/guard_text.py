@@ -46,6 +46,12 @@ def telling_reason(reasons: Sequence[str], guards: str) -> int:
     return places.index(max(places))
 
 
+def telling_first(reasons: Sequence[str], guards: str) -> tuple[str, ...]:
+    """The reasons, the one that tells most first."""
+    first = telling_reason(reasons, guards)
+    return (*reasons[first : first + 1], *reasons[:first], *reasons[first + 1 :])
+
+
 def _place(reason: str, guards: str) -> tuple[int, int]:
     """The place of a failed guard among all guards, and in the check of its tensor."""
     if reason.startswith(("GLOBAL_STATE", "___check_global_state")):

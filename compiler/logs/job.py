@@ -111,16 +111,8 @@ class Job:
     def of_logs(cls, path: str | Path, logs: Iterable[Log], title: str = "") -> Self:
         """The job with these logs, that are or would be at a path."""
         ranks: dict[int, Rank] = {}
-        logs = list(logs)
-        own = {_identity(log): log for log in reversed(logs)}
-        left_out = [
-            LogProblem(log.names[0], 0, f"it is a copy of {own[_identity(log)].names[0]}; it is left out")
-            for log in logs
-            if own[_identity(log)] is not log
-        ]
-        for log in sorted(
-            _without_ranks_of_forks(reversed(own.values())), key=lambda log: (log.rank is None, log.rank or 0)
-        ):
+        own, left_out = _without_copies(logs)
+        for log in sorted(_without_ranks_of_forks(own), key=lambda log: (log.rank is None, log.rank or 0)):
             number = log.rank if log.rank is not None else _free_number(ranks)
             if number in ranks:
                 words = f"rank {number} has another log, of a later start; that one is shown"
@@ -188,6 +180,16 @@ class Job:
         events = sum(len(rank.log) for rank in self.ranks.values())
         kind = ("rank",) if all(rank.is_of_group for rank in self.ranks.values()) else ("process", "processes")
         return f"<Job {self.path.name}: {pluralize(len(self.ranks), *kind)}, {pluralize(events, 'event')}>"
+
+
+def _without_copies(logs: Iterable[Log]) -> tuple[list[Log], list[LogProblem]]:
+    """The logs without those that are copies of an earlier one, and a problem for each copy."""
+    first: dict[tuple[object, ...], Log] = {}
+    pairs = [(log, first.setdefault(_identity(log), log)) for log in logs]
+    words = "it is a copy of {}; it is left out"
+    return [*first.values()], [
+        LogProblem(log.names[0], 0, words.format(known.names[0])) for log, known in pairs if known is not log
+    ]
 
 
 def _identity(log: Log) -> tuple[object, ...]:

@@ -58,8 +58,12 @@ class CallCheck:
         Raises any exception of the call.
         """
         own = [*self._own_checks()]
-        yield self._whole(own)
-        yield from () if self._not_compiled else own
+        if failed := self._not_compiled:
+            words = f"not comparable: {failed} could not be compiled, and eager mode ran in its place"
+            yield Check("the call", None, None, "not comparable", words=words)
+        else:
+            yield self._whole(own)
+            yield from own
         yield from self._captured_checks()
 
     @cached_property
@@ -139,9 +143,6 @@ class CallCheck:
 
     def _whole(self, own: Sequence[Check]) -> Check:
         """The `Check` of the whole call."""
-        if failed := self._not_compiled:
-            words = f"not comparable: {failed} could not be compiled, and eager mode ran in its place"
-            return Check("the call", None, None, "not comparable", words=words)
         if not own:
             words = "the call gives no tensors, and changes none"
             return Check("the call", None, None, "not comparable", words=words)

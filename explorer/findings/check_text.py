@@ -105,8 +105,8 @@ def stage_sentences(stages: Sequence[Check]) -> Iterator[str]:
     if later := _names(check for check in wrong if stage_name(check) != stage_name(named[0])):
         yield f"other stages that do: {later}"
     if names := _names(check for check in agree if check.stage not in {other.stage for other in wrong}):
-        are_all = len(agree) == len(stages) > 1
-        yield f"{'every stage gives' if are_all else 'these give'} eager's numbers: {names}"
+        all_agree = len(agree) == len(stages) > 1
+        yield f"{'every stage gives' if all_agree else 'these give'} eager's numbers: {names}"
     reasons: dict[str, list[str]] = {}
     for check in stages:
         if check.verdict == "not comparable":

@@ -309,11 +309,10 @@ class Half:
             for name, size in kernel.moves.items():
                 if name not in written or name in self._outputs:
                     most[name] = max(size, most.get(name, 0))
-        return sum(most.values()) + sum(most.get(name, 0) for name in self._mutated)
+        return sum(most.values()) + sum(most.get(name, 0) for name in self._inputs_written_in_place)
 
     @cached_property
-    def _mutated(self) -> set[str]:
-        """Inputs that the graph writes in place."""
+    def _inputs_written_in_place(self) -> set[str]:
         wanted = ("functionalization", "mutated input", self.artifact.graph)
         found = (each for each in self.record.decisions if (each.pass_name, each.verdict, each.graph) == wanted)
         subjects = {each.subjects[0] for each in found} if self.kind != "backward" else ()
