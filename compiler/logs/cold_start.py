@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from compiler.logs.compilations import Compilation, compilations_of
 from compiler.logs.events import Log
@@ -46,12 +47,11 @@ _MOST_EVENTS = 1_000_000
 _OUTSIDE = ("outside of compilations", "")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """A span of torch's own work. `depth` is the number of spans around it, `own` its seconds outside of inner spans.
 
     `start` is in seconds since the first event of the log. Helper threads work while the main thread waits.
-    """
+    """  # a log has tens of thousands of them: a struct is made several times as fast as a frozen dataclass
 
     name: str
     phase: str
