@@ -1,7 +1,8 @@
 """Ranks on real GPUs with NCCL beside simulated ones: `python -m benchmarks.real_ranks PART --gpu h100 --json FILE`.
 
     collectives   torch's estimate against the measured time, by kind and size
-    step          a compiled training step: peak memory by torch's allocator; communication, exposed or not, by profile
+    step          a compiled training step: peak memory by torch's allocator; communication, exposed or not, by profile;
+                  the bytes of its collectives by NCCL's own log
     pays          a training step under bfloat16: eager against compiled, by Inductor and by our backend
     passes        what Inductor's passes on communication gain; the simulated side has what the advice claims of them
 
@@ -15,6 +16,7 @@ import argparse
 import gc
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -31,7 +33,7 @@ from torch.distributed import _functional_collectives as collectives
 from torch.distributed import _symmetric_memory as symmetric_memory
 from torch.distributed.tensor import DTensor
 
-from benchmarks.rank_fidelity import explore_step, real_group
+from benchmarks.rank_fidelity import count_recorded, explore_step, real_group
 from benchmarks.rank_models import WIDE, WRAPS
 from compiler.advise import advise
 from compiler.advise.communication import PASSES
@@ -58,6 +60,15 @@ SEQUENCES = 32
 """Sequences of a case with passes: a step is then bound by the GPU, and not by launches."""
 WARM, ROUNDS = 4, 12
 CALLS, CYCLES = 20, 30_000_000
+NCCL_CALL = re.compile(
+    r"NCCL INFO (AllReduce|AllGather|ReduceScatter|Broadcast): .*? count (\d+) datatype (\d+) .*?\[nranks=(\d+)\]"
+)
+"""A call in the log that NCCL writes with `NCCL_DEBUG_SUBSYS=COLL`: kind, values, type, ranks."""
+NCCL_KINDS = {
+    "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "Broadcast": "broadcast",
+}  # fmt: skip
+NCCL_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+"""Bytes of a value by NCCL's number of its type (`ncclDataType_t`)."""
 
 Step = Callable[[], object]
 
@@ -169,16 +180,33 @@ def share_memory(model: torch.nn.Module) -> None:
         symmetric_memory.enable_symm_mem_for_group(name)
 
 
+def count_nccl(log: str) -> dict[str, int]:
+    """By kind, the bytes that a rank passes in, and the number of its calls, in NCCL's log."""
+    found: dict[str, int] = {}
+    for called, values, type_number, ranks in NCCL_CALL.findall(log):
+        kind, parts = NCCL_KINDS[called], int(ranks) if called == "ReduceScatter" else 1  # counts a part of its input
+        found[f"{kind} bytes"] = found.get(f"{kind} bytes", 0) + int(values) * NCCL_SIZES[int(type_number)] * parts
+        found[f"{kind} calls"] = found.get(f"{kind} calls", 0) + 1
+    return found
+
+
 def measure_step(case: str, device: str) -> dict[str, dict[str, float]]:
-    """A compiled training step: bytes at its peak; microseconds of communication, and those with no kernel beside."""
+    """A compiled training step: bytes at its peak and of its collectives; microseconds of communication, and exposed.
+
+    NCCL writes its log to the file that `NCCL_DEBUG_FILE` names.
+    """
     differentiate, step = training_steps(case, device, "inductor")
     for _ in range(WARM):
         step()
     torch.cuda.reset_peak_memory_stats()
     differentiate()
     peak = torch.cuda.max_memory_allocated()
+    log = Path(os.environ["NCCL_DEBUG_FILE"])
+    before = len(log.read_text())
     step()
-    return {case: {"peak": peak, **profile_communication(differentiate)}}
+    torch.cuda.synchronize()
+    counted = count_nccl(log.read_text()[before:])
+    return {case: {"peak": peak, **profile_communication(differentiate), **counted}}
 
 
 def profile_communication(differentiate: Step) -> dict[str, float]:
@@ -251,6 +279,8 @@ def simulate_steps(gpu: str) -> dict[str, dict[str, float]]:
             "communication": 1e6 * sent,
             "exposed": 1e6 * sum(half.exposed_seconds for half in schedules(record)),
         }
+        for kind, (calls, size) in count_recorded(record).items():
+            found[case] |= {f"{kind} bytes": size, f"{kind} calls": calls}
     return found
 
 
@@ -347,6 +377,10 @@ def main() -> None:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.folder:
+        log = f"{asked.folder}/nccl.{asked.rank}"
+        os.environ |= (
+            {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL", "NCCL_DEBUG_FILE": log} if asked.part == "step" else {}
+        )
         with real_group(asked.rank, asked.world, f"{asked.folder}/store", "gpu"):
             found = MEASURED[asked.part][0](asked.case, "cuda")
         Path(asked.folder, f"{asked.rank}.json").write_text(json.dumps(found))

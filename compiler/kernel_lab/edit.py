@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from compiler.binary.sources import kernel_source, launch_of
+from compiler.binary.sources import gpu_of, kernel_source, launch_of, triton_sources
 from compiler.record import Artifact, Entity, Kernel, Record
-from compiler.targets import target
 
 
 def check_executable(record: Record, kernel: Kernel, source: str) -> None:
@@ -63,8 +62,9 @@ def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, 
     from compiler.torch_api.triton_kernels import compile_request, reading_kernels
     from compiler.virtual_gpu.gpu import virtual_gpu
 
-    with reading_kernels(virtual_gpu(target(gpu))):
-        return compile_request(*kernel_source(record[kernel.artifact], kernel), {}, 0).configs
+    (source,) = triton_sources(record, (kernel.id,))
+    with reading_kernels(virtual_gpu(gpu_of(replace(record, target=gpu), (source,)))):
+        return compile_request(source.function, source.text, {}, 0).configs
 
 
 def with_edit(

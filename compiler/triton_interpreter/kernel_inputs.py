@@ -49,7 +49,8 @@ def kernel_inputs(
     def launch(found: Launch) -> None:
         if found.kernel == kernel.name:
             raise _Reached(found)
-        if any(value is None for value in found.written.values()):
+        # What a user's kernel stores to is not known.
+        if not found.written or any(value is None for value in found.written.values()):
             if record.is_loaded:
                 check_triton(found.source)
             outcome = interpreter.run(found.source, found.function, found.arguments)
