@@ -46,7 +46,7 @@ from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind, LoopStage
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.memory_lines import MemoryFacts
 from compiler.torch_api.partitioning import Halves
-from compiler.torch_api.user_triton import Written, can_fuse_epilogues, written_arguments
+from compiler.torch_api.user_triton import Written, fuses_epilogues, written_arguments
 
 if TYPE_CHECKING:
     from compiler.recorder import Recorder
@@ -171,7 +171,7 @@ class GraphRecorder:
             self.written.update(written_arguments(module))
         if stage == "post_grad" and half:
             where = self._id("post_grad", half)
-            told = user_kernel_decisions(module, self.written, where, self.frame, may_fuse=can_fuse_epilogues())
+            told = user_kernel_decisions(module, self.written, where, self.frame, fuses=fuses_epilogues())
             self.builder.decisions.extend(told)
             self.kept.keep_graph(half, bare(module), input_layouts(module))
         elif stage != "pre_grad":

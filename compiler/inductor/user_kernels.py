@@ -12,16 +12,20 @@ from compiler.torch_api import fx
 from compiler.torch_api.user_triton import GraphLaunch, Written, launches
 
 NOT_FUSED = "what reads it ({}) is not fused with it: a user's kernel is generated as it is"
-EPILOGUES = "; torch._inductor.config.epilogue_fusion_user_defined_triton_kernel = True tries to"
+EPILOGUES = {
+    None: NOT_FUSED,
+    False: f"{NOT_FUSED}; torch._inductor.config.epilogue_fusion_user_defined_triton_kernel = True tries to",
+    True: "what reads it ({}) may be fused with it: the stage fusion says whether it is",
+}
+"""What becomes of the readers of a launch's results, by `fuses_epilogues`."""
 
 
 def user_kernel_decisions(
-    module: GraphModule, written: Written, artifact: str, graph: str, *, may_fuse: bool
+    module: GraphModule, written: Written, artifact: str, graph: str, fuses: bool | None
 ) -> Iterator[Decision]:
     """Yield a decision for each launch in a post-grad graph.
 
-    `written` is that of AOTAutograd's graph. `may_fuse` is whether this torch has a setting to
-    fuse what follows.
+    `written` is that of AOTAutograd's graph. `fuses` is the setting of Inductor to fuse what follows; None without one.
     """
     for launch in launches(module):
         before = written.get(launch.number, {})
@@ -30,7 +34,7 @@ def user_kernel_decisions(
         words = [_words_of(name, value, is_copy=name in copies) for name, value in named.items()]
         readers = [user.name for value in named.values() for user in _readers(value, launch)]
         if readers:
-            words.append(NOT_FUSED.format(", ".join(dict.fromkeys(readers))) + (EPILOGUES if may_fuse else ""))
+            words.append(EPILOGUES[fuses].format(", ".join(dict.fromkeys(readers))))
         why = f"{launch.name} writes {'; '.join(words)}" if words else f"{launch.name} writes no tensor"
         verdict = "copied first" if copies else "in place"
         yield Decision("user's Triton kernel", graph, (f"{artifact}.{launch.node.name}",), verdict, why)

@@ -62,6 +62,9 @@ from compiler.torch_api.user_triton import SourceLine, check_device, is_launch, 
 Kind = Literal["forward", "backward", "inference"]
 LoopStage = Literal["ir", "fused_ir"]
 _SCHEDULINGS = (CppScheduling, TritonScheduling, CUTLASSScheduling, CuteDSLScheduling)
+_USER_LAUNCHES = [
+    name for name in ("codegen", "codegen_with_epilogue_fusion") if hasattr(UserDefinedTritonKernel, name)
+]
 _COMPILERS: dict[str, Kind] = {
     "fw_compiler": "forward", "bw_compiler": "backward", "inference_compiler": "inference",
 }  # fmt: skip
@@ -194,7 +197,7 @@ class _Session:
         self.round = 0
         self.reordered = False
         self.partition_lines: list[MemoryLine] = []
-        self.user_operation: UserDefinedTritonKernel | None = None
+        self.user_operation: tuple[UserDefinedTritonKernel, Any] | None = None
         self.graphs = CudaGraphs(virtual=not build)
         self.lines = LineOrigins()
         self.texts = LoopTexts(_heading)
@@ -217,7 +220,7 @@ class _Session:
             (GraphLowering, "codegen", call_after(self.observe_code)),
             (PythonWrapperCodegen, "run_wrapper_ir_passes", call_after(self.observe_memory)),
             *((scheduling, "define_kernel", call_after(self.observe_kernel)) for scheduling in _SCHEDULINGS),
-            (UserDefinedTritonKernel, "codegen", call_before(self.observe_user_operation)),
+            *((UserDefinedTritonKernel, name, call_before(self.observe_user_operation)) for name in _USER_LAUNCHES),
             (PythonWrapperCodegen, "define_user_defined_triton_kernel", call_instead(self.observe_user_kernel)),
             *self.lines.wrappers(),
             *self.graphs.wrappers(),
@@ -387,19 +390,27 @@ class _Session:
     def report_kernel(self, facts: KernelFacts) -> None:
         self.observer.on_kernel(self.kind, facts, _branch_of(V.graph))
 
-    def observe_user_operation(self, operation: UserDefinedTritonKernel, *_: Any, **__: Any) -> None:
-        self.user_operation = operation
+    def observe_user_operation(
+        self, operation: UserDefinedTritonKernel, _wrapper: Any, epilogue_fusion: tuple[Any, str] | None = None
+    ) -> None:
+        """Note whose code is generated, with the loop that becomes part of the user's kernel, if there is one."""
+        self.user_operation = operation, epilogue_fusion[0] if epilogue_fusion else None
 
     def observe_user_kernel(self, define: Function, wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """Report a user's Triton kernel when the `codegen` of a launch defines it."""
-        if (operation := self.user_operation) is None:
+        if self.user_operation is None:
             return define(wrapper, kernel, *args, **kwargs)
+        operation, epilogue = self.user_operation
         if self.build:
             check_device(kernel, operation.get_device())
         found = define(wrapper, kernel, *args, **kwargs)
-        whole = self.lines.origins([node for node in operation.get_origins() if is_launch(node)])
-        name, source = operation.get_operation_name(), tuple(source_lines(kernel))
-        self.report_kernel(KernelFacts(found[0], (name,), "user", KernelLines(), whole, source))
+        origins = [node for node in operation.get_origins() if is_launch(node)]
+        names = [operation.get_operation_name()]
+        if epilogue is not None:
+            origins += epilogue.get_origins()
+            names.append(epilogue.get_operation_name())
+        whole, source = self.lines.origins(origins), tuple(source_lines(kernel))
+        self.report_kernel(KernelFacts(found[0], tuple(names), "user", KernelLines(), whole, source))
         return found
 
     def observe_code(self, result: Any, lowering: GraphLowering) -> None:

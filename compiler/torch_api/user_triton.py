@@ -95,9 +95,10 @@ def written_arguments(module: GraphModule) -> Written:
     }
 
 
-def can_fuse_epilogues() -> bool:
-    """Whether this torch has a setting that fuses what follows a user's kernel, and the setting is off."""
-    return not getattr(inductor_config, "epilogue_fusion_user_defined_triton_kernel", True)
+def fuses_epilogues() -> bool | None:
+    """Whether what follows a user's kernel may be fused with it; None if this torch has no setting for it."""
+    found: bool | None = getattr(inductor_config, "epilogue_fusion_user_defined_triton_kernel", None)
+    return found
 
 
 def _function_of(kernel_index: int) -> Any:
@@ -123,15 +124,22 @@ class PlainLaunch:
     """A launch of a `@triton.jit` function.
 
     `types` has Triton's type of each parameter. `blocks` holds the "constexpr" parameters; `arguments` are the others,
-    in order. `source` defines the function and all functions that it calls.
+    in order. `source` defines the function `kernel` and all functions that it calls.
     """
 
+    kernel: Any
     source: str
     name: str
     arguments: Sequence[Any]
     types: Mapping[str, str]
     blocks: Mapping[str, Any]
     grid: tuple[int, int, int]
+
+    def place_of(self, line: int) -> str:
+        """The file and line where the user wrote a line of `source`, from 1: "model.py:12"; "" if it is not found."""
+        row = self.source.split("\n")[line - 1].strip()
+        places = (f"{file}:{number}" for file, number, text in source_lines(self.kernel) if text == row)
+        return next(places, "") if line else ""
 
 
 def is_launch(node: Node) -> bool:
@@ -224,6 +232,7 @@ def _plain_launch(kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[
     blocks = {name: value for name, value in values.items() if types[name] == "constexpr"}
     others = (value for name, value in values.items() if name not in blocks)
     return PlainLaunch(
+        kernel=kernel,
         source=f"{TritonKernel.gen_common_triton_imports()}\n@triton.jit\n{code}",
         name=kernel.__name__,
         arguments=[value.detach() if isinstance(value, torch.Tensor) else value for value in others],

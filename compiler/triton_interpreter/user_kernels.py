@@ -57,7 +57,10 @@ class InterpretedLaunches:
             )
         except InterpreterError as error:
             return f"could not run it: {error}"
-        return f"could not run it: {outcome.error.message}" if outcome.error else ""
+        if outcome.error is None:
+            return ""
+        place = asked.place_of(outcome.error.line)
+        return f"could not run it: {f'{place}: ' if place else ''}{outcome.error.message}"
 
     def _note(self, name: str, reason: str, hint: str) -> None:
         if name not in self._told:

@@ -15,6 +15,7 @@ from torch.library import triton_op, wrap_triton
 from compiler import recorder
 from compiler.engine import Exploration, explore
 from compiler.record.options import Options
+from compiler.torch_api.settings import known_options
 from compiler.torch_api.user_triton import NoGpuError
 
 triton = pytest.importorskip("triton")
@@ -132,6 +133,36 @@ def test_failed_launches_say_there_is_no_gpu() -> None:
         exploration.compile(with_a_type)(torch.ones(3))
     assert [a for a in exploration.record.artifacts if a.stage == "kernels"]
     assert "there is none here" in exploration.record.problems[0].reason
+
+
+@triton.jit
+def wrong_kernel(out_ptr):  # type: ignore[no-untyped-def]
+    tl.store(out_ptr, undefined_name)  # noqa: F821
+
+
+def with_an_error(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    wrong_kernel[(1,)](out)
+    return out + x
+
+
+def test_error_in_a_kernel_names_the_users_line() -> None:
+    line = wrong_kernel.fn.__code__.co_firstlineno + 2
+    with Exploration(Options()) as exploration, pytest.raises(NoGpuError, match=f"{__file__}:{line}: NameError"):
+        exploration.compile(with_an_error)(torch.ones(3))
+
+
+def test_epilogue_is_fused_into_a_user_kernel_if_asked() -> None:
+    name = "epilogue_fusion_user_defined_triton_kernel"
+    if not known_options({name: True}):
+        pytest.skip("this torch has no such setting")
+    x, y = torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100)
+    record = explore(called, (x, y), options=Options(options={name: True}, stages=("kernels", "ptx"))).record
+    [kernel] = [each for each in record.kernels if each.category == "user"]
+    assert "sin(" in record[kernel.artifact].text.partition("def add_kernel")[2].partition("tl.store")[0]
+    assert [each.attrs["kernel"] for each in record.of_stage("ptx") if each.attrs["kernel"] == kernel.id]
+    told = next(each.why for each in record.decisions if each.pass_name == "user's Triton kernel")
+    assert "may be fused with it" in told
 
 
 def test_user_kernels_are_checked_against_eager() -> None:
