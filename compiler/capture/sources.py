@@ -210,7 +210,7 @@ def _installed_roots() -> tuple[str, ...]:
     return tuple(sorted((str(Path(path).resolve()) for path in paths), key=len, reverse=True))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16_384)
 def is_installed(file: str) -> bool:
     """Whether a file belongs to the standard library, to torch or to an installed package."""
     if file.startswith("<frozen "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -394,3 +395,28 @@ def test_own_backend_links_branch_to_extern_call() -> None:
     assert "cond(gt.view([], strides []), true_graph_0(), false_graph_0()" in record["lowered"].text
     x = torch.randn(8, 16)
     assert torch.equal(torch.compile(branches, backend="tcompile")(x), branches(x))
+
+
+def attended(x: torch.Tensor) -> torch.Tensor:
+    return flex_attention(x[None, None], x[None, None], x[None, None])
+
+
+def attended_in_eager_mode(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])
+
+
+@pytest.mark.parametrize(("operator", "eager"), [(branches, branches), (attended, attended_in_eager_mode)])
+def test_backward_inside_compiled_code_has_no_breaks(
+    operator: Callable[..., torch.Tensor], eager: Callable[..., torch.Tensor]
+) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        operator(x).sum().backward()
+        assert x.grad is not None
+        return x.grad * 2
+
+    x = torch.randn(16, 16, requires_grad=True)
+    found = explore(step, (x,), options=Options(target="h100", stages=("captured", "kernels")))
+    gradient = torch.autograd.grad(eager(x).sum(), x)[0]
+    torch.testing.assert_close(found.value, gradient * 2)
+    assert len(found.record.breaks) == 1  # torch has the same: at the call of backward
+    assert [each.graph for each in found.record.of_stage("captured")] == ["0/0", "1/0"]
