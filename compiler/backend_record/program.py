@@ -238,6 +238,8 @@ class ProgramWriter:
 
     def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
         """Bytes that an extern call moves, by buffer: of each view among its arguments, and of each result."""
+        if extern.name.startswith(("aten.empty", "aten.new_empty")):  # these leave memory as it is
+            return
         for view in strided_views((extern.args, dict(extern.kwargs))):
             size = self.ctx.number(product(view.shape))
             yield view.buffer, size * self.program.by_name[view.buffer].dtype.itemsize

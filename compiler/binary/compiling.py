@@ -98,6 +98,9 @@ def compile_record(
     return found
 
 
+NO_ASSEMBLY = "only kernels in C++, for the CPU, have this stage, and this record has none"
+
+
 def compile_incrementally(record: Record, **wanted: Unpack[Wanted]) -> Generator[Record, None, None]:
     """Like `compile_record`, but yield the record after each kernel. Closing ends all processes."""
     with closing(results(record, **wanted)) as steps:
@@ -125,6 +128,8 @@ def results(
             kernels = every if kernels is None else [name for name in kernels if name not in done]
             if not kernels:
                 return
+        elif stages is not None and "asm" in stages:
+            yield Compiled("", (), None, (Problem("asm", NO_ASSEMBLY, "look at their instructions in sass or amdgcn"),))
     yield from _triton_results(record, kernels, stages, config, workers)
 
 

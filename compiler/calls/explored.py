@@ -41,5 +41,8 @@ def cannot_repeat(error: Exception, stage: str = "timing", what: str = "the call
     """Problem for a call that raised an error when it was repeated."""
     hint = "explore a call that can run more than once"
     if "does not support backward on CPU" in str(error):  # FlexAttention's, traced for a GPU that is not here
-        hint = "numbers come from the CPU, where torch has only its forward: check it without gradients (grad=False)"
+        hint = (
+            "numbers come from the CPU, where torch has only its forward: check it without gradients (grad=False), or "
+            "with check=\"kernels\", which runs the GPU's kernels in Triton's interpreter"
+        )
     return Problem(stage, f"{what}: {type(error).__name__}: {error}", hint)

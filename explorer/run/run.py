@@ -12,7 +12,7 @@ from compiler.record.plain_text import did_you_mean, pluralize
 from explorer.findings.cards import Cards, all_cards
 from explorer.reading.stages import stage_key
 from explorer.run import files, text
-from explorer.run.compiling import KernelCompiler, RecordHolder
+from explorer.run.compiling import KernelCompiler, RecordHolder, reason_absent
 from explorer.run.levels import LevelArtifacts, RunLevels
 from explorer.run.old_names import new_name
 from explorer.run.subjects import Fusion, Memory, Timing
@@ -100,6 +100,8 @@ class Run(RecordHolder):
         """
         key = stage_key(name)
         stage = key.partition("[")[0]
+        if reason := reason_absent(self.record, key):
+            raise KeyError(reason)
         if self.compiler.has_yet_to_make(stage) and all(key != artifact.id for artifact in self.record.artifacts):
             self.compiler.make_of_kernels(stage)
         if stage == "decomposed" and self.kept:

@@ -255,7 +255,10 @@ class _Walk:
         """Add a launch of a user's Triton kernel. Returns the new value of each argument that the kernel writes."""
         made = {name: self.low.whole(f"{node.name}_{name}", meta[name]) for name in launch.written}
         copies = " and ".join(launch.written)
-        why = f"{launch.name}: the user's kernel is launched as it is, and nothing is fused with it"
+        why = (
+            f"{launch.name}: the user's kernel is launched as it is, nothing is fused with it, and its machine code is "
+            'shown with backend="inductor"'
+        )
         self.ctx.decide((node.name,), "extern", f"{why}; it writes into a copy of {copies}" if copies else why)
         args = self.argument([launch.grid, *launch.arguments])
         self.low.call(launch.name, launch.function, args, tuple(value.buffer for value in made.values()))

@@ -101,6 +101,8 @@ def test_a_stage_prints_as_its_text(run: Run) -> None:
 def test_missing_stage_gives_a_reason_or_the_choices(run: Run) -> None:
     with pytest.raises(KeyError, match="this machine has no Triton"):
         run["ttir"]
+    with pytest.raises(KeyError, match="the kernels of this run have no stage 'sass', but llir, asm"):
+        Run(run.record.with_fields(problems=()))["sass"]
     findings = "frame_map, breaks, guards, recompiles"
     with pytest.raises(KeyError, match=f"it has: source, {findings}, captured, forward, backward, kernels"):
         run["nonsense"]
