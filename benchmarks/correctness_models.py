@@ -78,7 +78,7 @@ def _bert(small: bool) -> Trial:
 
 
 def _gpt2(small: bool) -> Trial:
-    layers, width, words = (2, 32, 97) if small else (4, 256, 5000)
+    layers, width, words = (1, 32, 97) if small else (4, 256, 5000)
     return _language(
         "GPT2LMHeadModel", "GPT2Config", *((2, 16) if small else (8, 128)), vocab_size=words, n_embd=width,
         n_layer=layers, n_head=2, n_positions=128, loss_type="ForCausalLM", use_cache=False, resid_pdrop=0.0,
@@ -212,7 +212,7 @@ class Cells(nn.Module):
 
 def _cells(small: bool) -> Trial:
     return Trial(
-        Cells(12 if small else 128), {"x": torch.randn(3, 5, 12) if small else torch.randn(32, 16, 128)}, _waves
+        Cells(12 if small else 128), {"x": torch.randn(3, 3, 12) if small else torch.randn(32, 16, 128)}, _waves
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 
@@ -11,10 +12,26 @@ def brief_measurements() -> Iterator[tuple[Any, str, Any]]:
     """The attributes that make measurements brief: owner, name, value."""
     from torch._dynamo import guards
 
-    from compiler.timing import candidate_times
+    from compiler.advise import trial
+    from compiler.backend import backend
+    from compiler.kernel_lab import native
+    from compiler.process import fewer_full_collections
+    from compiler.timing import candidate_times, profile, rounds
+    from compiler.torch_api import apart
 
     yield candidate_times, "IN_TURNS_SECONDS", 0.1
+    yield candidate_times, "ALONE_ROUNDS", 2
+    yield rounds, "INTERLEAVED_WARM_UP", 0.02
+    for owner in (candidate_times, trial):
+        yield owner, "warm_up", partial(rounds.warm_up, seconds=0.02)
+    for owner in (candidate_times, rounds, trial):
+        yield owner, "calls_a_round", lambda _seconds, least=1: least
+    yield profile, "SECONDS", 0.1
+    yield native, "TIMED_SECONDS", 0.01
     yield guards, "profile_guard_manager", _time_guards_with_warm_caches
+    yield apart, "check_once", _time_guards_with_warm_caches
+    # Each compilation would count the frozen objects, which are millions here, to find that there are any.
+    yield backend, "made_to_stay", partial(fewer_full_collections, 1_000_000)
 
 
 def measure_briefly() -> None:

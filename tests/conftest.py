@@ -56,7 +56,7 @@ SLOW = (
     "tests/compiler/xray/test_operators.py",
     "tests/compiler/test_distributed.py",
     "tests/explorer/test_cli_xray.py",
-    "tests/browser/test_predict.py",
+    "tests/browser/test_live_tools.py",
     "tests/explorer/run/test_job.py",
     "tests/explorer/entry/test_cell.py",
     "tests/test_architecture.py",

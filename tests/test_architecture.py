@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -105,11 +105,11 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def private_names(tree: ast.AST) -> set[str]:
+def private_names(nodes: Sequence[ast.AST]) -> set[str]:
     """The private names of torch and triton that a file imports, reaches by attribute, or spells in a string."""
-    spelled = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    reached = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return {name for name in spelled | reached | set(imported_names(ast.walk(tree))) if PRIVATE.fullmatch(name)}
+    spelled = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    reached = {dotted(node) for node in nodes if isinstance(node, ast.Attribute)}
+    return {name for name in spelled | reached | set(imported_names(nodes)) if PRIVATE.fullmatch(name)}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def private_names(tree: ast.AST) -> set[str]:
     ],
 )
 def test_private_names_are_found(code: str, expected: set[str]) -> None:
-    assert private_names(ast.parse(code)) == expected
+    assert private_names([*ast.walk(ast.parse(code))]) == expected
 
 
 def offenders(paths: Iterable[Path], wrong: Callable[[Path], object]) -> dict[str, object]:
@@ -140,6 +140,11 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(tree_of(path))]
+
+
 def test_source_files_are_found() -> None:
     assert {ROOT / "compiler/record/__init__.py", ROOT / "explorer/entry/magics.py"} <= set(PYTHON) < set(SOURCES)
     assert Path(__file__) in SOURCES
@@ -147,7 +152,7 @@ def test_source_files_are_found() -> None:
 
 def test_private_torch_and_triton_names_stay_in_adapter() -> None:
     others = (path for path in PYTHON if not name_of(path).startswith("compiler/torch_api"))
-    assert not offenders(others, lambda path: private_names(tree_of(path)))
+    assert not offenders(others, lambda path: private_names(nodes_of(path)))
 
 
 @cache
@@ -185,7 +190,7 @@ def test_import_cycle_is_found() -> None:
 
 def test_compiler_does_not_import_jupyter_or_explorer() -> None:
     def wrong(path: Path) -> set[str]:
-        packages = {name.split(".")[0] for name in imported_names(ast.walk(tree_of(path)))}
+        packages = {name.split(".")[0] for name in imported_names(nodes_of(path))}
         return {package for package in packages if OF_JUPYTER.fullmatch(package)}
 
     assert not offenders((path for path in PYTHON if name_of(path).startswith("compiler/")), wrong)
@@ -202,7 +207,7 @@ def test_files_are_short() -> None:
 
 def test_no_function_is_long() -> None:
     def wrong(path: Path) -> dict[str, int]:
-        functions = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef))
+        functions = (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef))
         lengths = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
         return {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION}
 

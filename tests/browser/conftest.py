@@ -49,12 +49,27 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
+@pytest.fixture(scope="module")
+def pages(browser: Browser) -> list[Page]:
+    """The page that the module's tests share, unless a test failed on it: a new one takes longer than most tests."""
+    return []
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page in its own context, 1400 by 900 points. If a test fails, a screenshot is kept in artifacts/."""
-    context = browser.new_context(viewport=VIEWPORT)
-    yield context.new_page()
-    context.close()
+def page(browser: Browser, pages: list[Page], request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page of 1400 by 900 points. If a test fails, a screenshot is kept in artifacts/."""
+    if not pages:
+        pages.append(browser.new_context(viewport=VIEWPORT).new_page())
+    elif "new_notebook" not in request.fixturenames:
+        pages[0].goto("about:blank")  # JupyterLab reports errors when it is left
+        pages[0].mouse.move(-1, -1)
+    yield pages[0]
+    if FAILED in request.node.stash:
+        pages.pop().context.close()
+        return
+    pages[0].unroute_all()
+    pages[0].set_viewport_size(VIEWPORT)
+    pages[0].emulate_media(media="null", color_scheme="null", reduced_motion="null", forced_colors="null")
 
 
 @pytest.fixture
@@ -157,7 +172,7 @@ def new_notebook(
             server.share_kernel(notebook.name, server.kernel_of(kernels[server]))
         kernels.setdefault(server, notebook.name)
         opened.append(notebook)
-        return notebook.open()
+        return notebook.open_here() if page.url.startswith(server.url) else notebook.open()
 
     yield new
     for notebook in opened:

@@ -119,8 +119,11 @@ def _environment(root: Path, python: Path) -> dict[str, str]:
     for name, setting in SETTINGS.items():
         _write_json(root / "settings" / name, setting)
     # The kernel runs this checkout; the user's own packages and startup files stay out of it.
-    checkout = str(Path(__file__).parents[2])
-    return {**os.environ, **{name: str(path) for name, path in private.items()}, "PYTHONPATH": checkout}
+    others = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "JUPYTER_PREFER_ENV_PATH": "0",
+    }  # 1 would hide the kernelspec
+    return {**os.environ, **{name: str(path) for name, path in private.items()}, **others}
 
 
 def _kernelspec(python: Path) -> dict[str, object]:

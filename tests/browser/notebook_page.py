@@ -8,6 +8,7 @@ from typing import Any, Literal
 import nbformat
 from playwright.sync_api import Locator, Page
 
+from tests.browser.explorer_view import TWO_FRAMES
 from tests.browser.jupyter_server import JupyterServer
 
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
@@ -40,11 +41,24 @@ class NotebookPage:
     def open(self, *, kernel: bool = True) -> NotebookPage:
         """Show the notebook, and wait for its cells and, unless told otherwise, for an idle kernel."""
         self.page.goto(self.server.notebook_url(self.name))
+        self._wait_until_ready(kernel=kernel)
+        return self
+
+    def open_here(self) -> NotebookPage:
+        """Show the notebook in JupyterLab's page in place of the one that is open, in the light theme."""
+        self.page.evaluate(
+            f"path => {{ {PANEL}.dispose(); window.jupyterapp.commands.execute('docmanager:open', {{ path }}); }}",
+            self.name,
+        )
+        self._wait_until_ready()
+        self.use_theme("Light")
+        return self
+
+    def _wait_until_ready(self, *, kernel: bool = True) -> None:
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=READY_MS)
         if kernel:
             idle = f"() => {PANEL}?.sessionContext?.session?.kernel?.status === 'idle'"
             self.page.wait_for_function(idle, timeout=READY_MS)
-        return self
 
     def start_cell(self, index: int) -> None:
         """Run a cell and return at once."""
@@ -107,10 +121,12 @@ class NotebookPage:
         return nbformat.read(self.path, as_version=4)
 
     def use_theme(self, name: Literal["Light", "Dark"]) -> None:
-        """Change the theme of the open page."""
+        """Change the theme of the open page, and wait until it is drawn."""
         self.page.evaluate(
             "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {name}"
         )
+        self.page.locator(f"body[data-jp-theme-name='JupyterLab {name}']").wait_for(state="attached")
+        self.page.evaluate(TWO_FRAMES)
 
     def show(self, element: Locator) -> None:
         """Scroll so that an element starts at the top."""

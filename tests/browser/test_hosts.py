@@ -99,6 +99,12 @@ await widget.render({{ model, el }});
 </script></body></html>"""
 
 
+@pytest.fixture
+def pages() -> list[Page]:
+    """No shared page, because a function that is exposed to a page stays there."""
+    return []
+
+
 def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 

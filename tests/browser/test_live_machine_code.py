@@ -60,7 +60,6 @@ def test_a_stage_is_compiled_when_it_is_opened(
     view.chip("kernels").click(modifiers=["Shift"])
     for theme in ("Light", "Dark"):
         notebook.use_theme(theme)
-        notebook.page.wait_for_timeout(500)
         notebook.show(view.root)
         notebook.screenshot(f"lab-{theme.lower()}-sass")
     assert not [error for error in console_errors if "tcompile" in error or "tc-" in error]
@@ -130,7 +129,6 @@ def test_a_loaded_run_asks_before_it_compiles(lab: JupyterServer, new_notebook: 
     wait_until(lambda: is_within(card, view.stage))
     for theme in ("Light", "Dark"):
         notebook.use_theme(theme)
-        notebook.page.wait_for_timeout(500)
         notebook.screenshot(f"lab-confirm-{theme.lower()}")
     assert notebook.run_cell(3).strip() == "0"
     card.get_by_role("button", name="Not now").click()

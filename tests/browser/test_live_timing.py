@@ -27,7 +27,7 @@ LOAD_SLOW = """%load_ext tcompile
 import time, torch
 from torch import nn
 from compiler.timing import candidate_times as timing
-timing.IN_TURNS_SECONDS = 2.0
+timing.IN_TURNS_SECONDS, timing.ROUNDS = 2.0, (7, 300)
 def slow(module, inputs):
     time.sleep(120)  # as a backend that compiles for long
     return module.forward"""
@@ -51,7 +51,6 @@ def test_timing_and_sweep_of_a_cell(lab: JupyterServer, new_notebook: Callable[.
     expect(rows.nth(1)).to_contain_text("×")
     for theme in ("Light", "Dark"):
         notebook.use_theme(theme)
-        notebook.page.wait_for_timeout(500)
         notebook.show(view.root)
         notebook.screenshot(f"lab-{theme.lower()}-timing")
     assert "compiling pays" in notebook.run_cell(2)

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from tests.browser.conftest import VIEWPORT, errors_of
-from tests.browser.explorer_view import ExplorerView
+from tests.browser.explorer_view import TWO_FRAMES, ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage, write_notebook
 
@@ -130,7 +130,7 @@ def test_widget_shows_every_stage(
         notebook.use_theme(theme)
         for stage, mode in (("captured", "Graph"), ("backward", "Graph"), ("kernels", "Text")):
             view.open_stage(stage, mode)
-            notebook.page.wait_for_timeout(500)
+            notebook.page.evaluate(TWO_FRAMES)
             notebook.show(view.root)
             notebook.screenshot(f"{notebook.server.app}-{theme.lower()}-{stage}")
     assert not our_errors()

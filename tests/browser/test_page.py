@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -340,18 +341,17 @@ def test_second_stage_opens_to_the_side_and_closes(open_page: OpenPage) -> None:
     expect(panes).to_have_count(1)
 
 
-@pytest.mark.parametrize(("width", "name"), [(1440, "wide"), (1000, "medium"), (600, "narrow")])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width", "name"),
+    [("light", 1440, "wide"), ("dark", 1440, "wide"), ("light", 1000, "medium"), ("dark", 600, "narrow")],
+)
 def test_page_screenshots_have_no_overflow(
-    browser: Browser, tmp_path: Path, scheme: str, width: int, name: str
+    open_page: OpenPage, page: Page, scheme: Literal["light", "dark"], width: int, name: str
 ) -> None:
     """Screenshots for review; and nothing overflows at any width."""
-    path = tmp_path / "run.html"
-    path.write_text(page_of(mlp_record()), encoding="utf-8")
-    context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=scheme)
-    page = context.new_page()
-    page.goto(path.as_uri())
-    view = ExplorerView(page.locator("body"))
+    page.set_viewport_size({"width": width, "height": 860})
+    page.emulate_media(color_scheme=scheme)
+    view = open_page(mlp_record())
     view.open_stage("kernels")
     view.open_stage("forward", "Graph")
     view.chip("backward").click(modifiers=["Shift"] if name == "wide" else [])
@@ -360,7 +360,6 @@ def test_page_screenshots_have_no_overflow(
     background = view.root.evaluate("root => getComputedStyle(root).backgroundColor")
     assert (sum(map(int, background[4:-1].split(","))) < 384) == (scheme == "dark")
     page.screenshot(path=ARTIFACTS / f"page-{scheme}-{name}.png")
-    context.close()
 
 
 def test_the_reader_can_choose_light_or_dark(open_page: OpenPage, page: Page) -> None:

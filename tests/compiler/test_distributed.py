@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -136,10 +135,8 @@ dist.destroy_process_group()
 """
 
 
-def test_ddp_passes_the_check_under_gloo(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", GLOO, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True, check=False
-    )
+def test_ddp_passes_the_check_under_gloo(python: Path, tmp_path: Path) -> None:
+    done = subprocess.run([python, "-c", GLOO, tmp_path / "store"], stdout=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "4 4\n")
 
 

@@ -76,17 +76,6 @@ def test_record_survives_json(mlp_record: Record) -> None:
     assert Record.from_json(mlp_record.to_json()) == mlp_record
 
 
-def test_same_input_gives_the_same_text() -> None:
-    def once() -> list[tuple[str, str]]:
-        torch.manual_seed(0)
-        model = MLP().train()
-        record = explore(model, (torch.randn(8, 64),)).record
-        return [(artifact.id, artifact.text) for artifact in record.artifacts]
-
-    first, second = once(), once()
-    assert first == second
-
-
 def test_values_gradients_and_dropout_match_eager() -> None:
     torch.manual_seed(0)
     model, x = MLP().train(), torch.randn(8, 64)
@@ -132,12 +121,10 @@ def test_line_map_names_the_node_on_the_line(mlp_record: Record) -> None:
             assert rows[number - 1].strip().startswith(f"{name}:"), rows[number - 1]
 
 
-def test_backward_kernels_link_to_the_python_line() -> None:
-    model, x = MLP().train(), torch.randn(8, 64)
-    record = explore(model, (x,)).record
-    lines = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
-    for kernel in record.kernels:
-        reached = {lines[i] for i in record.linked_ids(kernel.id) if i in lines}
+def test_backward_kernels_link_to_the_python_line(mlp_record: Record) -> None:
+    lines = {e.id: e.attrs["code"] for a in mlp_record.of_stage("source") for e in a.entities}
+    for kernel in mlp_record.kernels:
+        reached = {lines[i] for i in mlp_record.linked_ids(kernel.id) if i in lines}
         assert any("self." in code for code in reached), kernel
 
 
@@ -429,13 +416,6 @@ def test_exploration_does_not_make_the_next_one_dynamic() -> None:
     assert record["captured"].entities[0].attrs["shape"] == [6, 8]
 
 
-def test_exploring_past_the_recompile_limit_keeps_every_stage() -> None:
-    x, times = torch.randn(4, 4), torch._dynamo.config.recompile_limit + 4
-    found = {tuple(stages(explore(softmax_of_matmul, (x, x)).record)) for _ in range(times)}
-    assert len(found) == 1
-    assert "kernels" in found.pop()
-
-
 def test_torch_module_is_named_by_its_class() -> None:
     record = explore(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),)).record
     assert [frame.function for frame in record.frames] == ["Sequential"]
@@ -454,7 +434,8 @@ def trains_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def test_backward_inside_the_function_adds_no_frame() -> None:
-    record = explore(trains_inside, (torch.ones(4), torch.ones(4, requires_grad=True))).record
+    inputs = torch.ones(4), torch.ones(4, requires_grad=True)
+    record = explore(trains_inside, inputs, options=Options(stages=("captured",))).record
     assert len(record.breaks) == 1
     names = {frame.function.partition("_at_")[0] for frame in record.frames}
     called = {"cast"} if TORCH < "2.12" else set()  # torch 2.11 follows typing.cast, which `backward` calls
@@ -513,13 +494,6 @@ def test_time_and_check_measure_the_users_call() -> None:
     ]
     assert {check.verdict for check in record.checks} <= {"equal", "close"}
     assert x.grad is None
-
-
-@pytest.mark.needs("g++")
-def test_dropout_check_uses_the_compiled_random_numbers() -> None:
-    record = explore(MLP().train(), (torch.randn(8, 64),), options=Options(check=True)).record
-    assert record.checks[0].verdict in ("equal", "close")
-    assert "random numbers of Inductor" in record.checks[0].note
 
 
 def test_timing_repeats_the_call_without_recompiling() -> None:

@@ -39,19 +39,20 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def view(browser: Browser) -> Iterator[GraphPage]:
-    """A graph view, closed after the test."""
+def view(modules: Page) -> Iterator[GraphPage]:
+    """A graph view on the module's page, loaded anew."""
     from tests.frontend.graph_page import GraphPage
 
-    page = GraphPage.open(browser)
+    modules.mouse.move(-1, -1)
+    modules.goto(f"{ORIGIN}/")
+    page = GraphPage.start(modules)
     yield page
     assert page.errors == []
-    page.page.context.close()
 
 
 @pytest.fixture(scope="module")
 def modules(browser: Browser) -> Iterator[Page]:
-    """A page for calling functions of modules that do not use the DOM."""
+    """A page of the module, as for calling functions that do not use the DOM."""
     page = open_page(browser)
     yield page
     page.context.close()

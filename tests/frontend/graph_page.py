@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.sync_api import Browser, Page
-
-from tests.frontend.conftest import open_page
+from playwright.sync_api import Page
 
 START = """async ([theme, width, height]) => {
     const { GraphView } = await import("/graph.js");
@@ -63,8 +61,8 @@ class GraphPage:
     errors: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, browser: Browser, theme: str = "light", **options: object) -> GraphPage:
-        view = cls(open_page(browser, **options))
+    def start(cls, page: Page, theme: str = "light") -> GraphPage:
+        view = cls(page)
         view.page.on("console", lambda message: view.errors.append(message.text) if message.type == "error" else None)
         view.page.on("pageerror", lambda error: view.errors.append(str(error)))
         view.page.evaluate(START, [theme, 1000, 700])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser
 
+from tests.frontend.conftest import open_page
 from tests.frontend.graph_page import GraphPage, chain, ident, mlp
 
 
@@ -72,7 +73,7 @@ def test_fit_shows_everything(view: GraphPage) -> None:
 
 
 def test_canvas_has_device_pixels(browser: Browser) -> None:
-    view = GraphPage.open(browser, device_scale_factor=2)
+    view = GraphPage.start(open_page(browser, device_scale_factor=2))
     view.show(mlp())
     assert view.page.evaluate("[view.canvas.width, view.canvas.height]") == [2000, 1400]
     view.page.context.close()

@@ -264,7 +264,7 @@ def test_tiny_reductions_float64_of_a_table_and_a_large_result_are_found() -> No
     lines = {each.rule: each.span.code for each in diagnose(record).findings if each.span is not None}
     assert "x * TABLE" in lines["float64"]
     assert "(x[:, None] - x)" in lines["large-intermediate"]
-    record = recorded(widen, torch.randn(100, 100, dtype=torch.float64), target="h100")
+    record = recorded(lambda x: x * TABLE, torch.randn(100, 100, dtype=torch.float64), target="h100")
     assert "float64" not in found(record)
 
 
@@ -285,11 +285,15 @@ def test_unfused_kernels_are_reported_with_bytes_and_reason() -> None:
     assert found(record.with_fields(decisions=(*record.decisions, fused_later)))["not-fused"] == advice
 
 
-def test_suggested_code_names_its_backend() -> None:
+@pytest.fixture(scope="module")
+def slow_blocks() -> Record:
+    """A record of equal blocks that took long to compile."""
     record = recorded(Blocks(), torch.randn(4, 16), target="h100", backend="tcompile")
-    advice = found(
-        record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
-    )
+    return record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
+
+
+def test_suggested_code_names_its_backend(slow_blocks: Record) -> None:
+    advice = found(slow_blocks)
     graphs, regions = advice["cuda-graphs"].change, advice["regions"].change
     assert graphs is not None
     assert graphs.options == {"backend": "tcompile", "mode": "reduce-overhead"}
@@ -343,10 +347,8 @@ def test_specialized_size_is_reported_with_its_line() -> None:
     assert any(advice.rule == "specialised" for advice in advise(record))
 
 
-def test_regional_compilation_is_advised_for_equal_blocks() -> None:
-    record = recorded(Blocks(), torch.randn(4, 16), target="h100")
-    slow = record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
-    advice = found(slow)["regions"]
+def test_regional_compilation_is_advised_for_equal_blocks(slow_blocks: Record) -> None:
+    advice = found(slow_blocks)["regions"]
     assert advice.change is not None
     assert advice.change.regions == tuple(f"blocks.{number}" for number in range(6))
     assert advice.gain is not None

@@ -15,7 +15,7 @@ from compiler.calls.kept_graphs import KeptFrame
 from compiler.engine import Exploration
 from compiler.record import Entity, Record
 from compiler.record.options import Options
-from tests.compiler.models import MLP, Block, gpt2
+from tests.compiler.models import MLP, Block
 
 OPTIONS = Options(stages=("joint", "forward", "backward"))
 
@@ -40,8 +40,9 @@ def block() -> tuple[Record, KeptFrame]:
 
 @pytest.fixture(scope="module")
 def language_model() -> tuple[Record, KeptFrame]:
-    model, arguments = gpt2(layers=1)
-    return explored(model, arguments, lambda output: output.loss)
+    from tests.compiler.triton_interpreter.test_interpret import Transformer  # needs Triton
+
+    return explored(Transformer().train(), {"words": torch.randint(0, 50, (2, 16))}, lambda loss: loss)
 
 
 def calls(record: Record) -> list[Entity]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import compiler
-from compiler.backend import tcompile
+from compiler.backend import backend, tcompile
 from compiler.backend.ir import Program
 from compiler.backend.ir.scalar import OPERATIONS
 from compiler.backend.passes.context import Context
@@ -22,6 +22,7 @@ from compiler.backend.triton.emit import TritonCode, emit, signature
 from compiler.backend.triton.text import FUNCTIONS, PATTERNS
 from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import outputs
+from compiler.torch_api.patching import replace_attribute
 from tests.compiler.backend.random_programs import case_of, check
 from tests.compiler.backend.test_operators import check as check_operator
 from tests.compiler.backend.test_operators import samples
@@ -200,12 +201,25 @@ def called(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[Tensor]:
     return [value.detach() for value in (*flat, *grads, *given)]
 
 
+@cache
+def ran(name: str) -> tuple[list[Tensor], list[Program]]:
+    """The results of a case, and the programs that made them."""
+    fn, arguments = CASES[name]
+    programs: list[Program] = []
+
+    def interpret(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda program, ctx: programs.append(program) or original(program, ctx)
+
+    torch.compiler.reset()
+    with replace_attribute(backend, "interpret_triton", interpret):
+        found = called(torch.compile(fn, backend=tcompile, options={"code": "triton"}), arguments())
+    return found, programs
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_triton_program_matches_eager(name: str) -> None:
     fn, arguments = CASES[name]
-    torch.compiler.reset()
-    found = called(torch.compile(fn, backend=tcompile, options={"code": "triton"}), arguments())
-    torch.testing.assert_close(found, called(fn, arguments()), equal_nan=True)
+    torch.testing.assert_close(ran(name)[0], called(fn, arguments()), equal_nan=True)
 
 
 def mlp() -> nn.Module:
@@ -485,10 +499,10 @@ def jobs(program: Program, target: tuple[str, int | str, int] = H100) -> Iterato
 def binaries() -> dict[str, Output]:
     """The kernels of all cases, forward and backward, compiled for an H100."""
     wanted = {}
-    for name, (fn, arguments) in CASES.items():
-        for graph in compiler.open(fn, *arguments()).graphs:
-            for job in jobs(graph.programs["scheduled"]):
-                wanted[f"{name}, {graph.name}, {job.name}"] = job
+    for name in CASES:
+        for program in ran(name)[1]:
+            for job in jobs(program):
+                wanted[f"{name}, {program.name}, {job.name}"] = job
     with closing(outputs(wanted, 2)) as found:
         return dict(found)
 

@@ -52,8 +52,8 @@ for one in (torch.compile(f, backend=tcompile), f):
 """
 
 
-def test_forked_processes_run_compiled_functions() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False)
+def test_forked_processes_run_compiled_functions(python: Path) -> None:
+    done = subprocess.run([python, "-c", FORKED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Call torch.set_num_threads(1) first, or start the process by spawn") == 1
 

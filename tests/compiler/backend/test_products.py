@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
 from torch.nn import functional
 
@@ -27,10 +30,12 @@ def sizes(program: Program) -> list[list[tuple[int | None, ...]]]:
     return [[tuple(size.constant for size in view.shape) for view in strided_views(call.args)] for call in calls]
 
 
+@cache
 def graphs(dtype: torch.dtype, gpu: str = "h200", rows: int = 512) -> list[Program]:
-    x, weight = torch.randn(rows, 768, dtype=dtype), torch.randn(VOCABULARY, 768, dtype=dtype)
-    call = opened(head, x.requires_grad_(), weight.requires_grad_(), torch.randint(0, VOCABULARY, (rows,)))
-    return [graph.stages.last for graph in (call.on(gpu) if gpu else call).graphs]
+    with FakeTensorMode():
+        x, weight = (torch.empty(count, 768, dtype=dtype, requires_grad=True) for count in (rows, VOCABULARY))
+        call = opened(head, x, weight, torch.zeros(rows, dtype=torch.int64))
+        return [graph.stages.last for graph in (call.on(gpu) if gpu else call).graphs]
 
 
 def test_vocabulary_matmuls_are_padded_forward_and_backward() -> None:
@@ -58,9 +63,9 @@ def test_producer_writes_padded_buffer_and_readers_use_it() -> None:
 
     The gradient has the matmul's padded rows, and the bias' gradient sums it.
     """
-    x, weight, bias = torch.randn(512, 768), torch.randn(VOCABULARY, 768), torch.randn(VOCABULARY)
-    given = (tensor.requires_grad_() for tensor in (x, weight, bias))
-    call = opened(low, *given, torch.randint(0, VOCABULARY, (512,))).on("h200")
+    with FakeTensorMode():
+        given = (torch.empty(shape, requires_grad=True) for shape in ((512, 768), (VOCABULARY, 768), (VOCABULARY,)))
+        call = opened(low, *given, torch.zeros(512, dtype=torch.int64)).on("h200")
     forward, backward = (graph.stages.last for graph in call.graphs)
     (product,) = (step for step in forward.steps if isinstance(step, Extern) and step.name == "aten.addmm.default")
     weights = product.args[2].buffer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,15 +49,15 @@ SCATTERS: dict[str, Scatter] = {
 }
 
 
-def together(x: torch.Tensor) -> list[torch.Tensor]:
-    return [scatter(x) for scatter in SCATTERS.values()]
+def together(given: Sequence[Tensor]) -> list[Tensor]:
+    return [scatter(x) for scatter, x in zip(SCATTERS.values(), given, strict=True)]
 
 
-def both(call: Callable[[torch.Tensor], list[torch.Tensor]], x: torch.Tensor) -> list[torch.Tensor]:
+def both(call: Callable[[Sequence[Tensor]], list[Tensor]], x: Tensor) -> list[Tensor]:
     """The results and their gradients."""
-    x = x.detach().requires_grad_()
-    found = call(x)
-    return [*found, *(torch.autograd.grad(one.square().sum(), x, retain_graph=True)[0] for one in found)]
+    given = [x.clone().requires_grad_() for _ in SCATTERS]
+    found = call(given)
+    return [*found, *torch.autograd.grad([one.square().sum() for one in found], given)]
 
 
 @pytest.mark.parametrize("options", [{}, {"interpret": True}, {"code": "triton"}], ids=["C++", "interpreted", "Triton"])
@@ -115,17 +115,18 @@ def test_negative_indices_are_out_of_range(name: str, options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("options", [{}, {"interpret": True}, {"code": "triton"}], ids=["C++", "interpreted", "Triton"])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.int64])
-def test_index_fill_and_copy_of_any_dtype(dtype: torch.dtype, options: dict[str, Any]) -> None:
+def test_index_fill_and_copy_of_any_dtype(options: dict[str, Any]) -> None:
     torch.compiler.reset()
 
-    def fn(x: Tensor, rows: Tensor) -> list[Tensor]:
-        return [x.index_fill(0, rows, 1), x.index_copy(0, rows, x[: len(rows)]), x.t().index_fill(1, rows, 0)]
+    def fn(given: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
+        filled = [y for x in given for y in (x.index_fill(0, rows, 1), x.t().index_fill(1, rows, 0))]
+        return [*filled, *(x.index_copy(0, rows, x[: len(rows)]) for x in given)]
 
     put = torch.compile(fn, backend=tcompile, dynamic=True, fullgraph=True, options=options)
     for shape, rows in (((5, 3), [4, 1]), ((9, 4), [0, 3, 8]), ((4, 0), [1, 2]), ((3, 2), [])):
-        x = (torch.arange(shape[0] * shape[1]) % 5).view(shape).to(dtype)
-        assert all(map(torch.equal, put(x, torch.tensor(rows).long()), fn(x, torch.tensor(rows).long())))
+        x, places = (torch.arange(shape[0] * shape[1]) % 5).view(shape), torch.tensor(rows).long()
+        given = [x.to(dtype) for dtype in (torch.bool, torch.uint8, torch.bfloat16, torch.int64)]
+        assert all(map(torch.equal, put(given, places), fn(given, places)))
 
 
 FILLS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -64,8 +64,12 @@ def gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 SIZES = ((2, 2, 2), (16, 16, 16), (5, 70, 130), (130, 33, 3), (64, 128, 64), (127, 1, 90), (1, 20, 30), (30, 20, 1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+LOW = [(sizes, torch.bfloat16) for sizes in SIZES if 1 not in sizes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype"), [*((sizes, torch.float32) for sizes in SIZES), *LOW, (SIZES[2], torch.float16)], ids=str
+)
 def test_linear_with_activation(made: list[MatmulKernel], sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, inner, columns = sizes
     check(gelu, *(numbers(*shape, dtype=dtype) for shape in ((rows, inner), (columns, inner), (columns,))))

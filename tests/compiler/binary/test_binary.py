@@ -138,7 +138,7 @@ def test_binary_facts_match_the_machine_code(built: Record) -> None:
     assert dropout.bound_seconds == dropout.bytes / target("h100").memory_bandwidth
 
 
-@pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "b200", "mi300x"])
+@pytest.mark.parametrize("name", ["t4", "b200", "mi300x"])
 def test_binaries_for_other_gpus(name: str) -> None:
     record = compile_record(explored(MLP().eval().requires_grad_(requires_grad=False), torch.randn(8, 64), target=name))
     stages = AMD if target(name).vendor == "amd" else NVIDIA

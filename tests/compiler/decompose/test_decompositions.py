@@ -186,21 +186,10 @@ def transformer() -> tuple[nn.Module, dict[str, Any]]:
     return GPT2LMHeadModel(config).train(), {"input_ids": torch.randint(0, 11, (2, 5))}
 
 
-def vision_transformer() -> tuple[nn.Module, dict[str, Any]]:
-    """ViT of one layer, in train mode, with its loss."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(num_labels=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-                       image_size=16, patch_size=8)  # fmt: skip
-    arguments = {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.randint(0, 4, (2,))}
-    return ViTForImageClassification(config).train(), arguments
-
-
 MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "mlp": lambda: (MLP().train(), {"x": torch.randn(8, 64)}),
     "convolutions": lambda: (Convolutions().train(), {"x": torch.randn(8, 3, 16, 16)}),
     "gpt2": transformer,
-    "vit": vision_transformer,
 }
 Trained = tuple[Record, list[LevelGraphs]]
 
@@ -212,8 +201,7 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     model, arguments = MODELS[request.param]()
     with Exploration(Options(stages=("captured",))) as exploration:
         output = exploration.compile(model)(**arguments)
-        value = output if isinstance(output, torch.Tensor) else output.loss if "labels" in arguments else output.logits
-        value.sum().backward()
+        (output if isinstance(output, torch.Tensor) else output.logits).sum().backward()
     record = exploration.record
     return record, [LevelGraphs(item.graph, exploration.kept[item.graph], item) for item in record.of_stage("captured")]
 

@@ -80,9 +80,9 @@ def pieces(x: Tensor, y: Tensor) -> Tensor:
 
 
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Tensor, ...]]]] = {
-    "feed-forward": (FeedForward, lambda: (torch.randn(4, 16, 64),)),
+    "feed-forward": (FeedForward, lambda: (torch.randn(2, 8, 64),)),
     "attention": (Attention, lambda: (torch.randn(2, 16, 32),)),
-    "convolutions and batch norm": (lambda: Block(4, 8, 2).train(), lambda: (torch.randn(2, 4, 16, 16),)),
+    "convolutions and batch norm": (lambda: Block(4, 8, 2).train(), lambda: (torch.randn(2, 4, 8, 8),)),
     "embedding and cross-entropy": (Classifier, lambda: (torch.randint(0, 100, (32,)), torch.randint(0, 100, (32,)))),
     "pieces": (lambda: pieces, lambda: (torch.rand(8, 32), torch.rand(8, 32))),
 }

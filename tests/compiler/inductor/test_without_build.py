@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -20,11 +19,12 @@ from compiler.record.options import Options
 
 ROOT = Path(__file__).parents[3]
 EXPLORED = """
-import json, torch
+import os, sys, torch
 from compiler.engine import explore
 from compiler.record.options import Options
-record = explore(torch.nn.Linear(8, 8).train(), (torch.randn(4, 8),), options=Options(target="cpu")).record
-print(json.dumps([[a.id for a in record.of_stage("kernels")], [p.reason for p in record.problems]]))
+for os.environ["PATH"] in sys.argv[1:]:
+    record = explore(torch.nn.Linear(8, 8).train(), (torch.randn(4, 8),), options=Options(target="cpu")).record
+    print([artifact.id for artifact in record.of_stage("kernels")], [problem.reason for problem in record.problems])
 """
 
 
@@ -35,34 +35,19 @@ def probed() -> Iterator[None]:
         yield
 
 
-def in_a_fresh_process(tmp_path: Path, **environment: str) -> tuple[list[str], list[str]]:
-    """Ids of the kernels artifacts, and the reasons of the problems, of an exploration with empty caches."""
-    settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), **environment}
-    settings.pop("CXX", None)
-    settings.pop("TORCHINDUCTOR_VEC_ISA_OK", None)
-    done = subprocess.run(
-        [sys.executable, "-c", EXPLORED], cwd=ROOT, env=settings, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    kernels, problems = json.loads(done.stdout)
-    return kernels, problems
-
-
-def test_cpp_compiler_is_asked_only_for_its_version(tmp_path: Path) -> None:
-    calls = tmp_path / "calls"
-    compiler = tmp_path / "g++"
+def test_cpp_compiler_is_not_required_and_asked_only_for_its_version(tmp_path: Path) -> None:
+    """Explore without a compiler, and then with one, in a fresh process with empty caches."""
+    calls, compiler, empty = tmp_path / "calls", tmp_path / "g++", tmp_path / "bin"
+    empty.mkdir()
     compiler.write_text(f'#!/bin/sh\necho "$@" >> {calls}\necho "g++ 12.2.0"\n')
     compiler.chmod(0o755)
-    kernels, problems = in_a_fresh_process(tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert (kernels, problems) == (["kernels[0/0 forward]", "kernels[0/0 backward]"], [])
+    settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    settings.pop("CXX", None)
+    settings.pop("TORCHINDUCTOR_VEC_ISA_OK", None)
+    command = [sys.executable, "-c", EXPLORED, str(empty), f"{tmp_path}:{os.environ['PATH']}"]
+    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    assert done.stdout == 2 * "['kernels[0/0 forward]', 'kernels[0/0 backward]'] []\n", done.stderr
     assert not calls.exists() or set(calls.read_text().split("\n")) <= {"--version", ""}
-
-
-def test_cpp_compiler_is_not_required(tmp_path: Path) -> None:
-    empty = tmp_path / "bin"
-    empty.mkdir()
-    kernels, problems = in_a_fresh_process(tmp_path, PATH=str(empty))
-    assert (kernels, problems) == (["kernels[0/0 forward]", "kernels[0/0 backward]"], [])
 
 
 def test_assumed_cpu_isa_is_reset() -> None:
@@ -77,8 +62,7 @@ def test_assumed_cpu_isa_is_reset() -> None:
 
 @pytest.mark.needs("g++")
 def test_code_matches_a_real_build() -> None:
-    model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()).train()
-    x = torch.randn(16, 64)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).train(), torch.randn(4, 8)
     generated, built = (
         explore(model, (x,), options=Options(target="cpu", time=time)).record for time in (False, "default")
     )

@@ -62,11 +62,6 @@ class Scheduled(torch.nn.Module):
         self.step += 1
         return x * self.step
 
-def prints(x):
-    y = x.sin()
-    print("between")
-    return y.cos()
-
 def inner(x):
     torch._dynamo.graph_break()
     return x * 2
@@ -94,10 +89,8 @@ def rounded(x, bits):
 r = torch.randn
 PROGRAMS = {
     "linears": (Linears, [(r(4, 8),)]),
-    "inference": (lambda: normalize, [(r(8, 16), r(16, 16))]),
     "convolution": (Convolution, [(r(2, 3, 8, 8),)]),
     "buffer": (Counts, [(r(4),)]),
-    "print": (lambda: prints, [(r(8),)]),
     "nested_break": (lambda: breaks_below, [(r(8),)]),
     "two_breaks": (lambda: two_breaks, [(r(8, requires_grad=True),)]),
     "sizes": (lambda: normalize, [(r(4, 16), r(16, 16)), (r(6, 16), r(16, 16)), (r(7, 16), r(16, 16))]),

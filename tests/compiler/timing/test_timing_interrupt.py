@@ -42,11 +42,11 @@ print(json.dumps({
 """
 
 
-def interrupted(tmp_path: Path, asked: str, when: str, *, rounds: int) -> dict[str, object]:
+def interrupted(python: Path, tmp_path: Path, asked: str, when: str, *, rounds: int) -> dict[str, object]:
     """The output of a process that gets one SIGINT shortly after it prints `when`."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
     process = subprocess.Popen(
-        [sys.executable, "-c", TIMED.replace("ROUNDS", str(rounds)).replace("ASKED", asked)],
+        [python, "-c", TIMED.replace("ROUNDS", str(rounds)).replace("ASKED", asked)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -62,14 +62,14 @@ def interrupted(tmp_path: Path, asked: str, when: str, *, rounds: int) -> dict[s
 
 @pytest.mark.needs("g++")
 def test_interrupt_while_inductor_compiles(tmp_path: Path) -> None:
-    told = interrupted(tmp_path, "aot_eager,default", "inductor: compiling", rounds=3)
+    told = interrupted(Path(sys.executable), tmp_path, "aot_eager,default", "inductor: compiling", rounds=3)
     assert told["names"] == ["eager", "aot_eager"]
     assert told["interrupted"] is True
     assert told["gradients"] == [False] * 4
 
 
-def test_interrupt_while_candidates_are_timed(tmp_path: Path) -> None:
-    told = interrupted(tmp_path, "aot_eager", "all in turns: rounds (4", rounds=100_000)
+def test_interrupt_while_candidates_are_timed(python: Path, tmp_path: Path) -> None:
+    told = interrupted(python, tmp_path, "aot_eager", "all in turns: rounds (4", rounds=100_000)
     assert told["names"] == ["eager", "aot_eager"]
     assert told["interrupted"] is True
     assert isinstance(told["rounds"], list)

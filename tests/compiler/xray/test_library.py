@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,7 +130,9 @@ def x_rayed(name: str) -> XRayed:
 
 
 CHECK = """
-import statistics, torch, own_model
+import statistics, sys, torch
+sys.path.append("site-packages")
+import own_model
 from torch._dynamo.testing import CompileCounter
 count = CompileCounter()
 x = torch.rand(4)
@@ -143,7 +144,7 @@ print(count.frame_count)
 """
 
 
-def test_package_code_is_overridden_in_the_users_file(folder: Path, tmp_path: Path) -> None:
+def test_package_code_is_overridden_in_the_users_file(folder: Path, python: Path, tmp_path: Path) -> None:
     found, gated = x_rayed("Model").try_fixes(), x_rayed("Gated")
     assert [site.file for site in found.sites] == ["alien.py", "alien.py"]
     assert [fix.state for fix in found.fixes] == ["verified", "verified"]
@@ -160,10 +161,7 @@ def test_package_code_is_overridden_in_the_users_file(folder: Path, tmp_path: Pa
         (copy / name).write_bytes(patch.encoded())
         subprocess.run(["git", "apply", "-C0", "--recount", name], check=True, cwd=copy)
     assert (copy / "site-packages/alien.py").read_text() == LIBRARY
-    path = {"PYTHONPATH": f"{copy}:{copy}/site-packages"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, env=path, cwd=copy
-    )
+    done = subprocess.run([python, "-c", CHECK], capture_output=True, text=True, check=False, cwd=copy)
     assert done.stdout == "2\n", done.stderr + (copy / "own_model.py").read_text()
 
 

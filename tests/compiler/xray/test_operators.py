@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from compiler.record import Fix
 from compiler.xray.operators import _Operator
 from compiler.xray.outline import Outline
 from compiler.xray.value_kinds import ValueKind
+from explorer.run.xray import XRayed
 from tests.compiler.broken import function
 from tests.compiler.xray.test_fixes import X, only, tried, x_rayed
 
@@ -77,6 +79,13 @@ f = M()
 """
 
 
+@cache
+def fixed(code: str) -> tuple[XRayed, Any]:
+    """The fixes of a function, tried, and the function."""
+    fn = function(code)
+    return x_rayed(fn, (X,)).try_fixes(), fn
+
+
 def definition(fix: Fix) -> str:
     return "".join(text for each in fix.suggestions for text in each.definitions)
 
@@ -95,7 +104,7 @@ def definition(fix: Fix) -> str:
     ids=["log", "numpy", "constant", "call", "absorbed", "effect", "gradient"],
 )
 def test_code_runs_as_an_operator(code: str, words: str) -> None:
-    found = x_rayed(function(code), (X,)).try_fixes()
+    found, _ = fixed(code)
     assert {fix.state for fix in found.fixes} == {"verified"}
     assert not found.left
     assert re.search(words, "\n".join(map(definition, found.fixes)))
@@ -151,16 +160,14 @@ def test_operator_has_data_dependent_rows_although_they_were_alike() -> None:
 
 
 def test_operators_are_forgotten() -> None:
-    fn = function(LOG)
-    names = set(fn.__globals__)
-    found = x_rayed(fn, (X,)).try_fixes()
+    found, fn = fixed(LOG)
+    assert set(fn.__globals__) == set(function(LOG).__globals__)
     namespace, _, name = re.findall(r'custom_op\("(.*?)(::)(.*?)"', definition(found.fixes[-1]))[0]
-    assert set(fn.__globals__) == names
     assert not hasattr(getattr(torch.ops, namespace), name)
 
 
 def test_costs_are_counted_before_and_after() -> None:
-    found = x_rayed(function(LOG), (X,)).try_fixes().found
+    found = fixed(LOG)[0].found
     assert found.cost is not None
     assert found.cost_after is not None
     assert (found.cost.graphs, found.cost_after.graphs) == (2, 1)

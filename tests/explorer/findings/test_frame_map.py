@@ -17,7 +17,7 @@ from explorer.run.payload import Payload
 from explorer.run.run import Run
 from tests.explorer.explored import mlp_record
 
-BREAKS = 30
+BREAKS = 10
 
 
 def in_a_cell(source: str) -> Callable[..., Any]:
@@ -39,7 +39,7 @@ def explored(fn: Callable[..., Any], *calls: torch.Tensor) -> Record:
 
 
 @functools.cache
-def thirty() -> Record:
+def ten() -> Record:
     body = "".join(f"    x = torch.sin(x * {k})\n    torch._dynamo.graph_break()\n" for k in range(BREAKS))
     return explored(in_a_cell(f"def f(x):\n{body}    return x.sum()\n"), torch.randn(4))
 
@@ -71,9 +71,9 @@ def labels(entities: dict[str, Entity], names: tuple[str, ...]) -> list[str]:
     return [entities[name].label for name in names]
 
 
-def test_thirty_breaks_are_one_chain_of_graphs() -> None:
-    entities = shown(thirty())
-    last = entities["frame_map.captured[30/0]"]
+def test_ten_breaks_are_one_chain_of_graphs() -> None:
+    entities = shown(ten())
+    last = entities["frame_map.captured[10/0]"]
     chain = [last]
     while chain[-1].inputs:
         (before,) = chain[-1].inputs
@@ -84,8 +84,8 @@ def test_thirty_breaks_are_one_chain_of_graphs() -> None:
 
 
 def test_frame_map_text_is_readable() -> None:
-    lines = with_findings(thirty())["frame_map"].text.splitlines()
-    assert lines[0] == "31 graphs of 61 ops, 30 breaks, 1 function"
+    lines = with_findings(ten())["frame_map"].text.splitlines()
+    assert lines[0] == "11 graphs of 21 ops, 10 breaks, 1 function"
     assert lines[1] == "f  [cell:1]"
     assert lines[2].startswith("  graph 0/0: 2 ops  [captured in ")
     assert lines[3] == "  break: torch._dynamo.graph_break()  [cell:3; 1 tensor (16 B) crosses]"
@@ -162,11 +162,11 @@ def test_plain_part_links_to_its_lines() -> None:
 
 
 def test_frame_map_is_drawable_and_opens_as_map() -> None:
-    drawn = Run(thirty()).drawing("frame_map").source
+    drawn = Run(ten()).drawing("frame_map").source
     assert drawn.count("<B>break: ") == BREAKS
-    assert "31 graphs of 61 ops" in drawn
-    stage = next(stage for stage in Payload(thirty()).manifest()["stages"] if stage["name"] == "frame_map")
-    assert (stage["artifacts"][0]["opens"], stage["count"]) == ("view", 31)
+    assert "11 graphs of 21 ops" in drawn
+    stage = next(stage for stage in Payload(ten()).manifest()["stages"] if stage["name"] == "frame_map")
+    assert (stage["artifacts"][0]["opens"], stage["count"]) == ("view", 11)
 
 
 def test_single_frame_record_has_no_frame_map() -> None:

@@ -244,12 +244,8 @@ def test_our_kernels_run_on_recorded_inputs(shell: InteractiveShell) -> None:
     [
         ("= tl.load(", "= = tl.load(", "SyntaxError: invalid syntax"),
         ("= tl.load(", "= tmp99 + tl.load(", "tmp99 is not defined"),
-        pytest.param("arg0_1_ptr + (", "arg0_1_ptr + (1 + ",
-                     "tl.load reads out of bounds: element 768 of arg0_1_ptr", marks=needs_interpreter),
         pytest.param("tl.store(div_ptr + (", "tl.store(div_ptr + (1 + ",
                      "tl.store writes out of bounds: element 768 of div_ptr", marks=needs_interpreter),
-        ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), 1.01 * ",
-         "what it stores to div_ptr differs from the original's"),
         ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), float('nan') * ",
          "what it stores to div_ptr differs from the original's"),
     ],

@@ -24,8 +24,13 @@ def looped(x):
     return y
 
 
-def test_sites_are_data_a_table_and_cards(capsys: pytest.CaptureFixture[str]) -> None:
-    run = tcompile.explore(looped, torch.ones(4), stages="captured")
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return tcompile.explore(looped, torch.ones(4), stages="captured")
+
+
+def test_sites_are_data_a_table_and_cards(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "xray" not in {artifact.stage for artifact in run._shown.artifacts}
     capsys.readouterr()
     found = run.xray()
     assert {fix.words for fix in found.try_fixes(0.0).fixes} == {UNTRIED}
@@ -76,9 +81,7 @@ def test_causes_of_recompilation_are_data_a_table_and_cards(tmp_path: Path) -> N
     assert (loaded.xray().causes, str(loaded.xray())) == (found.causes, str(found))
 
 
-def test_saved_run_has_its_xray(tmp_path: Path) -> None:
-    run = tcompile.explore(looped, torch.ones(4), stages="captured")
-    assert "xray" not in {artifact.stage for artifact in run._shown.artifacts}
+def test_saved_run_has_its_xray(run: Run, tmp_path: Path) -> None:
     found = run.xray()
     assert run.xray() is found
     found.try_fixes()

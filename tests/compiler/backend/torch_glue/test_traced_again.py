@@ -107,8 +107,8 @@ def same(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *args: T
 class Pictures(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
-        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(3))
+        self.convolutions = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
@@ -118,7 +118,7 @@ class Pictures(nn.Module):
 
 def transformer() -> nn.Module:
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True, activation="gelu")
-    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
@@ -131,7 +131,7 @@ def test_graphs_match_those_torch_traces(
     made, x = model().train(grad), torch.randn(size)
     with torch.set_grad_enabled(grad):
         same(monkeypatch, made, x)
-    assert len(copied) >= (30 if grad else 2), "two layers of three; in inference one operator may be a whole layer"
+    assert len(copied) >= (15 if grad else 1), "the second layer; in inference one operator may be a whole layer"
 
 
 def test_operator_with_equal_layout_arguments_is_copied(copied: Copied) -> None:

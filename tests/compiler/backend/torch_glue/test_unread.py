@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -21,17 +18,6 @@ from compiler.engine import explore
 from compiler.option_checks import parse_options
 from compiler.torch_api.unread import skip_unread_work
 
-_COLD = """
-import sys
-import torch
-import torch._dynamo.funcname_cache as funcname_cache
-from torch import nn
-
-model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-torch.compile(model, backend=sys.argv[1], options=eval(sys.argv[2]))(torch.ones(2, 4))
-print("torch.distributed.tensor.experimental._func_map" in sys.modules, bool(funcname_cache.cache))
-"""
-
 
 def scaled(x: Tensor) -> Tensor:
     return torch.relu(x) * 2
@@ -43,12 +29,6 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "profile_guard_manager", profile_guard_manager)
     torch.compiler.reset()
     funcname_cache.clearcache()
-
-
-def cold(backend: str, options: dict[str, Any] | None = None) -> str:
-    """Whether a process's first compilation imports sharded tensors, and reads files for function names."""
-    command = [sys.executable, "-c", _COLD, backend, repr(options)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def compiled(block: AbstractContextManager[None]) -> tuple[float, bool]:
@@ -64,12 +44,10 @@ def test_torch_creates_unread_data_by_default() -> None:
     latency, has_names = compiled(nullcontext())
     assert latency > 0
     assert has_names
-    assert cold("eager") == "True True"
 
 
 def test_unread_data_is_skipped() -> None:
     assert compiled(skip_unread_work()) == (0, False)
-    assert cold("tcompile", {"interpret": True}) == "False False"
 
 
 def test_logging_enables_names(caplog: pytest.LogCaptureFixture) -> None:
