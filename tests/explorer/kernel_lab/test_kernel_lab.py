@@ -26,7 +26,8 @@ needs_interpreter = pytest.mark.skipif(
     ON_GPU, reason="with a GPU, kernels do not run in the interpreter, which checks bounds"
 )
 
-pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+tl = pytest.importorskip("triton.language")
 
 SETUP = """
 import torch
@@ -167,6 +168,36 @@ def test_custom_launch_config(shell: InteractiveShell) -> None:
     assert trial.edited.binary.config["XBLOCK"] == 8
     assert trial.facts.loc["threads", "edited"] == 256
     assert trial.diff == ""
+
+
+def test_launch_config_for_the_gpu_that_was_there(shell: InteractiveShell) -> None:
+    record = shell.user_ns["run"].record
+    environment = replace(record.environment, gpu="NVIDIA H100 80GB HBM3")
+    shell.user_ns["there"] = Run(record.with_fields(target="cuda", environment=environment))
+    trial, _, _ = ran(shell, opened(shell, "there softmax").replace("\n", " --num-warps 8 --no-check\n", 1))
+    assert trial.is_right
+    assert trial.facts.loc["threads", "edited"] == 256
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def triple(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < count) * 3, mask=at < count)
+
+
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    triple[(2,)](x, y, x.numel(), BLOCK=64)
+    return y
+
+
+def test_users_kernel_is_checked_whatever_it_calls_its_arguments(shell: InteractiveShell) -> None:
+    shell.user_ns["own"] = explorer.explore(tripled, torch.randn(100), target="h100")
+    cell = opened(shell, "own triple_0")
+    assert [check.subject for check in ran(shell, cell)[0].checks] == ["y"]
+    trial, text, _ = ran(shell, cell.replace("* 3", "* 4"))
+    assert not trial.is_right
+    assert "what it stores to y differs from the original's" in text
 
 
 def test_kernel_for_another_gpu(shell: InteractiveShell) -> None:
