@@ -104,9 +104,10 @@ def _compile_gain(reading: Reading, spent: float) -> Gain | None:
 
 
 def specialized_sizes(reading: Reading) -> Iterator[Advice]:
-    """Report symbolic sizes that a line of code specialized."""
+    """Report symbolic sizes of arguments that a line of code made a number; another symbol is no code for one size."""
     for symbol in reading.record.symbols:
-        if symbol.became and symbol.specialized_by is not None:
+        is_torchs_own = symbol.source.startswith("<")  # such as <ephemeral: …>, which no argument has
+        if symbol.became.isdigit() and symbol.specialized_by is not None and not is_torchs_own:
             yield _specialized_size(symbol, symbol.specialized_by)
 
 

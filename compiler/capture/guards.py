@@ -98,7 +98,7 @@ def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
     asked = _ASKED_BY.fullmatch(comment.rpartition("#")[2])  # search only the comment, as code can be very long
     if asked is None:
         return None
-    end, line = asked["file"].lstrip("."), int(asked["line"])
+    end, line = asked["file"].lstrip("(."), int(asked["line"])  # in brackets if no code of the user asked
     path = next((path for path in names if path.endswith(end)), "")
     return Asked(names[path], line, not is_installed(path)) if path else Asked(end, line)
 
