@@ -94,10 +94,16 @@ def state() -> dict[str, str]:
     return found
 
 
+OF_DYNAMO = "torch.fx.graph_module._forward_from_src"
+"""TorchDynamo replaces it while it compiles, with any backend; an interrupt in its own clean-up leaves it replaced."""
+
+
 def _functions(name: str, module: Any) -> dict[str, str]:
     """The identity of each function of a module and of its classes."""
     found: dict[str, str] = {}
     for key, value in list(vars(module).items()):
+        if f"{name}.{key}" == OF_DYNAMO:
+            continue
         if isinstance(value, type) and value.__module__ == name:
             found |= {f"{name}.{key}.{k}": str(id(v)) for k, v in list(vars(value).items()) if callable(v)}
         elif callable(value) and hasattr(value, "__name__"):

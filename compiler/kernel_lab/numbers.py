@@ -202,11 +202,11 @@ def _to_device(value: Any) -> Any:
 
 def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple[Check, ...]:
     """Compare the tensors that the kernels store to. New memory that neither wrote is NaN, and counts as equal."""
-    written = launch.written or _changed(launch, theirs, mine)
+    written = launch.written or _changed_tensors(launch, theirs, mine)
     return tuple(judge(launch.names[index], mine[index], theirs[index]) for index in written)
 
 
-def _changed(launch: Launch, *results: Sequence[Any]) -> list[int]:
+def _changed_tensors(launch: Launch, *results: Sequence[Any]) -> list[int]:
     """The tensors that a run changed: a user's kernel does not say what it stores to."""
     given = [(index, value) for index, value in enumerate(launch.arguments) if isinstance(value, Tensor)]
     return [

@@ -35,8 +35,7 @@ def assert_right(name: str, kind: str, precision: str) -> None:
     assert row.is_right, str(row)
 
 
-# ViT has BERT's layers, ConvNeXt's patches.
-@pytest.mark.parametrize("name", [name for name in TRIALS if name != "ViT"])
+@pytest.mark.parametrize("name", TRIALS)
 def test_losses_of_20_steps_match_eager(name: str) -> None:
     assert_right(name, "training", "fp32")
 
