@@ -34,6 +34,7 @@ from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError,
 from compiler.virtual_gpu.gpu import virtual_gpu
 
 REFUSED = "its source is not what a code generator writes"
+NO_ASSEMBLY = "only kernels in C++, for the CPU, have this stage, and this record has none"
 MOST_WORKERS = 8  # each takes about 150 MB
 
 

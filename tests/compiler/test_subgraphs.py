@@ -419,4 +419,4 @@ def test_backward_inside_compiled_code_has_no_breaks(
     gradient = torch.autograd.grad(eager(x).sum(), x)[0]
     torch.testing.assert_close(found.value, gradient * 2)
     assert len(found.record.breaks) == 1  # torch has the same: at the call of backward
-    assert [each.graph for each in found.record.of_stage("captured")] == ["0/0", "1/0"]
+    assert len(found.record.of_stage("captured")) == 2
