@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
@@ -96,6 +98,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder.mkdir()
         os.environ[name] = str(folder)
     os.environ["HF_HUB_OFFLINE"] = "1"
+    # jsonschema's checker of IRIs is optional, and builds its grammar for four seconds when it is imported.
+    sys.modules.setdefault("rfc3987_syntax", cast("ModuleType", None))
     # In each process Inductor builds a file per vector instruction set to probe g++; the result is known.
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
     if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # else threads wait for busy cores
