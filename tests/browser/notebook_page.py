@@ -126,6 +126,7 @@ class NotebookPage:
             "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {name}"
         )
         self.page.locator(f"body[data-jp-theme-name='JupyterLab {name}']").wait_for(state="attached")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")  # it fades out, and covers everything
         self.page.evaluate(TWO_FRAMES)
 
     def show(self, element: Locator) -> None:
