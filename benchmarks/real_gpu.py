@@ -1,4 +1,4 @@
-"""What the tool measures on a GPU that is there: `python -m benchmarks.real_gpu [PART …] [--json FILE]`.
+"""Compare the tool's measurements with the GPU of this machine: `python -m benchmarks.real_gpu [PART …]`.
 
     lines    times of source lines and of kernels, with and without CUDA graphs: their sums beside the time of a call
     memory   peak of `run.memory.trace` beside torch's allocator, with and without CUDA graphs
@@ -90,7 +90,7 @@ def measure_memory(name: str, mode: str) -> Row:
 
 
 def measure_profile(name: str, mode: str) -> Row:
-    """Microseconds of all kernels in a call, by a profile that is read back and by the engine; the share of each."""
+    """Microseconds of all kernels in a call, by a profile that is read back and by the engine."""
     model, arguments, loss = step_of(name)
     run = tcompile.explore(model, kwargs=arguments, grad=True, time=mode, mode=mode)
     call = warm_call(model, arguments, loss, mode)
@@ -115,7 +115,7 @@ def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
 
-def turned(x: Tensor) -> Tensor:
+def transpose(x: Tensor) -> Tensor:
     return x.transpose(0, 1).contiguous() * 2
 
 
@@ -126,28 +126,28 @@ def double_by_columns(x, out, rows, columns, BLOCK: tl.constexpr):  # type: igno
     tl.store(out + places, tl.load(x + places) * 2)
 
 
-def doubled(x: Tensor) -> Tensor:
+def double(x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     double_by_columns[(x.numel() // 1024,)](x, out, *x.shape, BLOCK=1024)
     return out
 
 
-def normalized(x: Tensor) -> Tensor:
+def layer_norm(x: Tensor) -> Tensor:
     return nn.functional.layer_norm(x, x.shape[-1:])
 
 
 Edit = tuple[str, Callable[..., Tensor], tuple[Tensor, ...], Mapping[str, int], tuple[str, str]]
-"""Name, function, its arguments, the configuration, and what is replaced by what in the kernel."""
+"""Name, function, arguments, launch configuration, and a text in the kernel with its replacement."""
 
 
 def edits() -> Iterator[Edit]:
     x = torch.randn(8192, 4096, device=DEVICE)
-    yield "larger tiles of a transposition", turned, (x,), {"XBLOCK": 64, "YBLOCK": 64, "num_warps": 8}, ("", "")
-    yield "smaller tiles of a transposition", turned, (x,), {"XBLOCK": 32, "YBLOCK": 32, "num_warps": 4}, ("", "")
+    yield "larger tiles of a transposition", transpose, (x,), {"XBLOCK": 64, "YBLOCK": 64, "num_warps": 8}, ("", "")
+    yield "smaller tiles of a transposition", transpose, (x,), {"XBLOCK": 32, "YBLOCK": 32, "num_warps": 4}, ("", "")
     yield "warps of a softmax", softmax, (x,), {"XBLOCK": 1, "num_warps": 16}, ("", "")
     by_rows = "(offsets % rows) * columns + offsets // rows", "offsets"
-    yield "neighbours in memory in a user's kernel", doubled, (x,), {}, by_rows
-    yield "warps of a layer norm", normalized, (x,), {"XBLOCK": 1, "num_warps": 8}, ("", "")
+    yield "neighbours in memory in a user's kernel", double, (x,), {}, by_rows
+    yield "warps of a layer norm", layer_norm, (x,), {"XBLOCK": 1, "num_warps": 8}, ("", "")
 
 
 def measure_edit(fn: Callable[..., Tensor], given: tuple[Tensor, ...], numbers: Mapping[str, int],

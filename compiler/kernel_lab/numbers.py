@@ -207,7 +207,7 @@ def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple
 
 
 def _changed_tensors(launch: Launch, *results: Sequence[Any]) -> list[int]:
-    """The tensors that a run changed: a user's kernel does not say what it stores to."""
+    """The tensors that a run changed: a user's kernel does not declare its outputs."""
     given = [(index, value) for index, value in enumerate(launch.arguments) if isinstance(value, Tensor)]
     return [
         index

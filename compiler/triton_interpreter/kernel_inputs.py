@@ -49,7 +49,7 @@ def kernel_inputs(
     def launch(found: Launch) -> None:
         if found.kernel == kernel.name:
             raise _Reached(found)
-        # What a user's kernel stores to is not known.
+        # A user's kernel does not declare its outputs.
         if not found.written or any(value is None for value in found.written.values()):
             if record.is_loaded:
                 check_triton(found.source)

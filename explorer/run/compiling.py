@@ -32,9 +32,10 @@ def machine_stages(record: Record) -> tuple[str, ...]:
 
 def reason_absent(record: Record, stage: str) -> str:
     """Why no kernel of the record has a machine stage; "" if one may have it, or the record has a problem for it."""
+    if stage not in MACHINE_STAGES or stage in _WITH_PASSES or record.of_stage(stage):
+        return ""
     own = machine_stages(record)
-    is_told = any(problem.stage in MACHINE_STAGES for problem in record.problems) or record.of_stage(stage)
-    if is_told or not own or stage not in MACHINE_STAGES or stage in (*own, *_WITH_PASSES):
+    if not own or stage in own or any(problem.stage in MACHINE_STAGES for problem in record.problems):
         return ""
     return f"the kernels of this run have no stage {stage!r}, but {', '.join(own)}"
 

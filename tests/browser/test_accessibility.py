@@ -145,7 +145,7 @@ def scan_page() -> Scan:
     return scan_new(severe_in_both_themes, set())
 
 
-def told(found: Mapping[str, set[str] | None]) -> str:
+def violations_text(found: Mapping[str, set[str] | None]) -> str:
     return "\n".join(f"{name}: {violation}" for name, violations in found.items() for violation in violations or ())
 
 
@@ -202,7 +202,7 @@ def test_axe_finds_nothing_serious_on_pages(browser: Browser, tmp_path: Path, sc
     expect(view.root.locator("dialog")).to_be_visible()
     found["help"] = scan_page(whole)
     page.context.close()
-    assert not any(found.values()), told(found)
+    assert not any(found.values()), violations_text(found)
 
 
 @pytest.mark.needs("axe")
@@ -226,7 +226,7 @@ def test_axe_finds_nothing_serious_in_jupyterlab(lab: JupyterServer, new_noteboo
         found |= {f"{theme} {name}": violations for name, violations in by_view.items()}
         scanned = {name.split()[0] for name, violations in by_view.items() if violations is not None}
         stages = [stage for stage in stages if stage in scanned]
-    assert not any(found.values()), told(found)
+    assert not any(found.values()), violations_text(found)
 
 
 def test_printed_page_shows_all_lines_black_on_white(open_page: OpenPage, page: Page) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
-from tests.browser.test_accessibility import Scheme, severe, told
+from tests.browser.test_accessibility import Scheme, severe, violations_text
 from tests.conftest import AXE
 
 LOAD = "%load_ext tcompile\nimport torch"
@@ -73,7 +73,7 @@ def test_learner_predicts_then_compares(
     assert [fields.nth(index).get_attribute("data-verdict") for index in range(3)] == ["wrong", "right", "right"]
     expect(fields.nth(0)).to_contain_text("Line 5 breaks")
     found |= look_at(notebook, "graded")
-    assert not any(found.values()), told(found)
+    assert not any(found.values()), violations_text(found)
 
     fields.nth(0).get_by_role("button", name="Breaks").first.click()
     chips = notebook.output(1).locator(".tc-ribbon .tc-chip[aria-pressed=true]")

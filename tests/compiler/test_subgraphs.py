@@ -397,15 +397,17 @@ def test_own_backend_links_branch_to_extern_call() -> None:
     assert torch.equal(torch.compile(branches, backend="tcompile")(x), branches(x))
 
 
-def attended(x: torch.Tensor) -> torch.Tensor:
+def attend_to_itself(x: torch.Tensor) -> torch.Tensor:
     return flex_attention(x[None, None], x[None, None], x[None, None])
 
 
-def attended_in_eager_mode(x: torch.Tensor) -> torch.Tensor:
+def attend_to_itself_in_eager_mode(x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])
 
 
-@pytest.mark.parametrize(("operator", "eager"), [(branches, branches), (attended, attended_in_eager_mode)])
+@pytest.mark.parametrize(
+    ("operator", "eager"), [(branches, branches), (attend_to_itself, attend_to_itself_in_eager_mode)]
+)
 def test_backward_inside_compiled_code_has_no_breaks(
     operator: Callable[..., torch.Tensor], eager: Callable[..., torch.Tensor]
 ) -> None:

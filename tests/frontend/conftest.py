@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def view(modules: Page) -> Iterator[GraphPage]:
-    """A graph view on the module's page, loaded anew."""
+    """A graph view; the page that the module's tests share is reloaded."""
     from tests.frontend.graph_page import GraphPage
 
     modules.mouse.move(-1, -1)

@@ -96,7 +96,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int, i
 
 
 @cache
-def opened(name: str) -> tuple[tuple[Any, ...], Inspection]:
+def open_case(name: str) -> tuple[tuple[Any, ...], Inspection]:
     fn, arguments, *_ = CASES[name]
     args = arguments()
     return args, compiler.open(fn, *args)
@@ -104,13 +104,13 @@ def opened(name: str) -> tuple[tuple[Any, ...], Inspection]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_program_has_the_expected_kernels_and_extern_calls(name: str) -> None:
-    fused = opened(name)[1].fused
+    fused = open_case(name)[1].fused
     assert (len(fused.kernels), len(fused.steps) - len(fused.kernels)) == CASES[name][2:], str(fused)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_stage_matches_eager(name: str) -> None:
-    args, call = opened(name)
+    args, call = open_case(name)
     eager = CASES[name][0](*[x.clone() for x in args])
     expected = [*eager] if isinstance(eager, tuple) else [eager]
     programs = call.graph.stages.programs

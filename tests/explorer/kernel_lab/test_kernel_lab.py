@@ -185,14 +185,14 @@ def triple(x, y, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  #
     tl.store(y + at, tl.load(x + at, mask=at < count) * 3, mask=at < count)
 
 
-def tripled(x: torch.Tensor) -> torch.Tensor:
+def call_triple(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x)
     triple[(2,)](x, y, x.numel(), BLOCK=64)
     return y
 
 
 def test_users_kernel_is_checked_whatever_it_calls_its_arguments(shell: InteractiveShell) -> None:
-    shell.user_ns["own"] = explorer.explore(tripled, torch.randn(100), target="h100")
+    shell.user_ns["own"] = explorer.explore(call_triple, torch.randn(100), target="h100")
     cell = opened(shell, "own triple_0")
     assert [check.subject for check in ran(shell, cell)[0].checks] == ["y"]
     trial, text, _ = ran(shell, cell.replace("* 3", "* 4"))
