@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from compiler.capture.function_names import function_name
@@ -208,6 +209,11 @@ def _installed_roots() -> tuple[str, ...]:
         paths.add(site.getusersitepackages())
     paths.update(package_folders_on_path())
     return tuple(sorted((str(Path(path).resolve()) for path in paths), key=len, reverse=True))
+
+
+def imported_modules() -> dict[str, ModuleType]:
+    """The imported modules by name. Programs put other objects into `sys.modules`, too: None forbids an import."""
+    return {name: module for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)}
 
 
 @lru_cache(maxsize=16_384)

@@ -24,7 +24,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from compiler.calls.call import nested_codes
-from compiler.capture.sources import is_installed, torch_folder
+from compiler.capture.sources import imported_modules, is_installed, torch_folder
 from compiler.capture.suggestions.case import nodes_around
 from compiler.record import Environment, GraphBreak, Span, Suggestion
 from compiler.record.break_facts import Place
@@ -210,8 +210,8 @@ def _holders(function: FunctionType, is_held: Callable[[Any], bool]) -> Iterator
 
 def _modules() -> Iterator[ModuleType]:
     """Yield the imported modules that have a file, and `__main__`."""
-    for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and (name == "__main__" or isinstance(vars(module).get("__file__"), str)):
+    for name, module in imported_modules().items():
+        if name == "__main__" or isinstance(vars(module).get("__file__"), str):
             yield module
 
 

@@ -20,7 +20,15 @@ from compiler.calls.call import Call
 from compiler.calls.state import State, roots_of
 from compiler.calls.versions import files_by_name
 from compiler.capture.breaks import graph_break, rewrites_at
-from compiler.capture.sources import SourceBook, importable_path, is_cell, is_installed, is_standard, span_of
+from compiler.capture.sources import (
+    SourceBook,
+    importable_path,
+    imported_modules,
+    is_cell,
+    is_installed,
+    is_standard,
+    span_of,
+)
 from compiler.capture.suggestions.case import narrow_to_header, nodes_around
 from compiler.capture.suggestions.values import BRANCH
 from compiler.record import GraphBreak, Record, Site, Span, Suggestion, XRay
@@ -451,7 +459,7 @@ def _is_package_with_torch(file: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _uses_torch(package: str, _modules: int) -> bool:
-    modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == package]
+    modules = [module for name, module in imported_modules().items() if name.split(".")[0] == package]
     return any(getattr(value, "__name__", "").split(".")[0] == "torch" or _is_torchs(value)
                for module in modules for value in list(vars(module).values()))  # fmt: skip
 

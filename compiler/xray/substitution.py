@@ -12,7 +12,6 @@ import ast
 import contextlib
 import gc
 import linecache
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ import torch
 
 from compiler.calls.call import nested_codes
 from compiler.calls.state import is_builtin_iterator
-from compiler.capture.sources import is_installed
+from compiler.capture.sources import imported_modules, is_installed
 from compiler.record.break_facts import Place
 from compiler.torch_api.operators import forbid_mutation, forget_operators
 from compiler.torch_api.pytrees import tree_leaves, tree_map
@@ -504,7 +503,7 @@ def all_functions() -> dict[str, list[FunctionType]]:
 
 def _functions_of_modules() -> Iterator[Any]:
     """Yield all values in the user's modules and in the modules' classes, including functions."""
-    for module in list(sys.modules.values()):
+    for module in imported_modules().values():
         file = getattr(module, "__file__", None) or "<unknown>"
         for value in () if is_installed(file) else list(vars(module).values()):
             yield value

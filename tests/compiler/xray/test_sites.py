@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,12 @@ def test_search_goes_past_errors_of_torch_itself() -> None:
     assert found.sites[0].kind == "InternalTorchDynamoError"
     assert "torch.compile raises it without tcompile too" in found.sites[0].what
     assert found.problems == ()
+
+
+def test_program_may_forbid_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "forbidden", None)
+    (site,) = x_ray_code("def f(x):\n    return x * x.sum().item()").sites
+    assert text(site) == "x.sum().item()"
 
 
 @pytest.mark.skipif(not MODERN, reason="the lists are those of torch 2.13: older versions break at other expressions")
