@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from compiler.binary import disassembly, lines, loops, mix, roofline
 from compiler.binary.assembling import Assembled, Remark
@@ -12,6 +13,7 @@ from compiler.binary.results import artifact_id
 from compiler.record import Artifact, Binary, Entity, Record
 
 _MOST_REMARKS = 12
+_HOT_LOOP = "hot loop (estimate)"
 
 
 def cpp_artifacts(result: Assembled, stages: Collection[str], listing: str) -> tuple[Artifact, ...]:
@@ -34,7 +36,9 @@ def _artifact(stage: str, language: str, text: str, result: Assembled) -> Artifa
     if header:
         linked[header] = (f"{identity}.kernel",)
     whole = Entity(f"{identity}.kernel", "kernel", kernel.name, {"line": header}, (), (kernel.id,))
-    attrs = {"kernel": kernel.id, "target": result.isa.target, "config": {}}
+    attrs: dict[str, Any] = {"kernel": kernel.id, "target": result.isa.target, "config": {}}
+    if hot := next((line for line, row in enumerate(rows, 1) if f" {_HOT_LOOP}: " in row), 0):
+        attrs["start"] = hot
     groups = _groups(identity, source, Counter(origin.values()))
     return Artifact(
         identity, stage, kernel.name, language, text, kernel.graph, dict(sorted(linked.items())), (whole, *groups),
@@ -154,7 +158,7 @@ def _loop_lines(hot: loops.Loop, result: Assembled) -> Iterator[str]:
     isa = result.isa
     work = loops.work_of(hot.body, isa.language)
     vectors = f"{work.vector_bytes}-byte vectors" if work.vector_bytes else "scalars, no vectors"
-    yield f"hot loop (estimate): {len(hot.body)} instructions, {vectors}, for C++ lines {_ranges(hot.lines)}"
+    yield f"{_HOT_LOOP}: {len(hot.body)} instructions, {vectors}, for C++ lines {_ranges(hot.lines)}"
     moved = f"{work.loaded} bytes loaded, {work.stored} stored, {work.flops} floating-point operations"
     yield f"  an iteration: {moved}, so {work.intensity:.2g} for each byte"
     if hot.calls:

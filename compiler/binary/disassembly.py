@@ -181,5 +181,5 @@ def _place_words(each: Instruction, file: str, rows: Sequence[str]) -> str:
     name, line = each.place
     if name != file or not 0 < line <= len(rows):
         return f"({name}:{line})" if name and line else ""
-    inner = f" ({each.places[0][0]}:{each.places[0][1]})" if len(each.places) > 1 else ""
-    return f"{name}:{line}{inner}: {rows[line - 1].strip()}"
+    inner = f"  ({each.places[0][0]}:{each.places[0][1]})" if len(each.places) > 1 else ""
+    return f"line {line}: {rows[line - 1].strip()}{inner}"

@@ -33,7 +33,7 @@ _LOC_DIRECTIVE = re.compile(
 _FILE_DIRECTIVE = re.compile(r'^\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"([^"]*)"', re.MULTILINE)
 _PLACE = re.compile(r"([^\s:\[\]@/\\]+):(\d+):\d+")
 _SASS_PLACE = re.compile(r"^\s*//## (?:([^\s:]+):(\d+))?")
-_LISTED_PLACE = re.compile(r"^ *(?://)?##(?: ([^\s:()]+):(\d+)\b)?")
+_LISTED_PLACE = re.compile(r"^ *(?://)?##(?: line (\d+):)?")
 _NVDISASM_PLACE = re.compile(r'"([^"]*)", line (\d+)')
 
 Place = tuple[str, int]
@@ -237,13 +237,13 @@ def _sass(text: str, file: str) -> dict[int, int]:
     return found
 
 
-def _places_in_listing(text: str, file: str) -> dict[int, int]:
+def _places_in_listing(text: str, _file: str) -> dict[int, int]:
     """Places of CPU instructions, by the comments of `disassembly.listing_of`."""
     found: dict[int, int] = {}
     current: int | None = None
     for number, line in enumerate(text.split("\n"), 1):
         if comment := _LISTED_PLACE.match(line):
-            current = _in_file((comment[1], int(comment[2])), file) if comment[1] else None
+            current = int(comment[1]) if comment[1] else None
         elif current is not None:
             found[number] = current
     return found

@@ -133,6 +133,7 @@ class _ArtifactAttrs(TypedDict, total=False):
     line: Line
     numbers: list[Line]
     path: str
+    start: Line
 
 
 def check_record(record: Record, path: str = "$") -> None:

@@ -178,7 +178,7 @@ class Payload:
             "chars": len(artifact.text),
             "entities": len(artifact.entities),
             "drawable": artifact.stage != "bytecode" and any(entity.inputs for entity in artifact.entities),
-            "start": self._starts.get(artifact.id) or first_kernel_line(artifact),
+            "start": self._starts.get(artifact.id) or first_line_to_read(artifact),
             "operations": sum(entity.kind == "call" for entity in artifact.entities),
             "level": level_of(artifact, self.record),
             "half": artifact.half,
@@ -279,8 +279,10 @@ def compared_first(record: Record) -> list[str] | None:
     return [artifact.id for artifact in (late or different or pairs)[0]] if pairs else None
 
 
-def first_kernel_line(artifact: Artifact) -> int:
-    """The line where an artifact is opened: that of its first kernel, or 1."""
+def first_line_to_read(artifact: Artifact) -> int:
+    """The line where an artifact is opened: the one that it names, that of its first kernel, or 1."""
+    if start := artifact.attrs.get("start"):
+        return int(start)
     lines = [entity.attrs.get("line") or 1 for entity in artifact.entities if entity.kind == "kernel"]
     return min(lines, default=1)
 

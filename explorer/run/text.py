@@ -34,9 +34,6 @@ KERNELS_SHOWN = 12
 FACTS_SHOWN = 8
 
 
-_LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "ttgir": "mlir", "llir": "llvm"}
-
-
 def summary(record: Record, width: int = WIDTH) -> str:
     """A summary of the exploration: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
@@ -292,7 +289,7 @@ def _link(artifact: Artifact, line: int, known: SourceLines) -> str:
 
 def _colourful(text: str, language: str) -> str:
     try:
-        lexer = get_lexer_by_name(_LEXERS.get(language, language), stripnl=False, ensurenl=False)
+        lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
     except ClassNotFound:
         return text
     return str(highlight(text, lexer, TerminalFormatter()))

@@ -112,21 +112,17 @@ const GRAMMARS = {
     String.raw`;.*|\/\/.*|^\s*\.(?:loc|file|cfi_\w+)\s.*`,
     String.raw`\b(?:[vsa]\d+|[vsa]\[\d+:\d+\]|vcc(?:_lo|_hi)?|exec(?:_lo|_hi)?|scc|m0)(?!\w)|^\.?L?\w+:`,
   ),
+  // x86 in Intel's syntax and AArch64, as disassembled C++ kernels are listed.
+  cpu: instructions(
+    /^[a-z][a-z\d.]*$/,
+    String.raw`\/\/.*|#+(?: .*|$)`,
+    String.raw`\.L\w+:?|\b(?:[xyz]mm\d+|[re]?(?:[abcd]x|[sd]i|[sbi]p)|[abcd][lh]|[wx]zr|[a-z]\d+(?:\.\d*[bhsd]|[bdw]|\/[mz])?)\b`,
+  ),
   text: grammar(NONE, NONE, NEVER, NEVER, NEVER, WORD),
 };
 
 /** @type {Record<string, string>} */
-const ALIASES = {
-  py: "python",
-  triton: "python",
-  "c++": "cpp",
-  c: "cpp",
-  cuda: "cpp",
-  ttir: "mlir",
-  ttgir: "mlir",
-  llir: "llvm",
-  dis: "bytecode",
-};
+const ALIASES = { x86: "cpu", aarch64: "cpu" };
 
 /** @param {string} language */
 export function grammarName(language) {

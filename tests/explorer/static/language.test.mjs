@@ -20,7 +20,7 @@ test("Python", () => {
   assert.deepEqual(coloured("def f(x): return g(None, 0x1f)  # c", "python"), [
     "k:def", "f:f", "k:return", "f:g", "b:None", "n:0x1f", "c:# c",
   ]);
-  assert.deepEqual(coloured("@triton.jit", "triton"), ["m:@triton.jit"]);
+  assert.deepEqual(coloured("@triton.jit", "python"), ["m:@triton.jit"]);
 });
 
 test("C++", () => {
@@ -34,7 +34,7 @@ test("bytecode and Inductor's loops", () => {
 });
 
 test("MLIR, where places in the source are no more than comments", () => {
-  assert.deepEqual(coloured("%0 = tt.load %ptr : tensor<64xf32, #blocked> loc(#loc2)", "ttir"), [
+  assert.deepEqual(coloured("%0 = tt.load %ptr : tensor<64xf32, #blocked> loc(#loc2)", "mlir"), [
     "m:%0", "k:tt.load", "m:%ptr", "b:tensor", "m:#blocked", "c:loc(#loc2)",
   ]);
   assert.deepEqual(coloured('#loc1 = loc("k.py":3:4)', "mlir"), ['c:#loc1 = loc("k.py":3:4)']);
@@ -42,7 +42,7 @@ test("MLIR, where places in the source are no more than comments", () => {
 
 test("LLVM IR", () => {
   assert.deepEqual(coloured("  %9 = shl i32 %8, 8, !dbg !18", "llvm"), ["m:%9", "k:shl", "b:i32", "m:%8", "n:8", "c:, !dbg !18"]);
-  assert.deepEqual(coloured("  call void @llvm.nvvm.barrier0()", "llir"), ["k:call", "b:void", "m:@llvm.nvvm.barrier0"]);
+  assert.deepEqual(coloured("  call void @llvm.nvvm.barrier0()", "llvm"), ["k:call", "b:void", "m:@llvm.nvvm.barrier0"]);
 });
 
 test("PTX", () => {
@@ -67,6 +67,15 @@ test("AMD GCN", () => {
     "k:v_fma_f32", "m:v1", "m:v[2:3]", "m:s4", "n:1.0", "c:; c",
   ]);
   assert.deepEqual(coloured("\ts_waitcnt vmcnt(0)", "amdgcn"), ["k:s_waitcnt", "f:vmcnt", "n:0"]);
+});
+
+test("x86 and AArch64", () => {
+  assert.deepEqual(coloured("        vmaxps  zmm6,zmm6,ZMMWORD PTR [rcx+0x40]", "x86"), ["k:vmaxps", "m:zmm6", "m:zmm6", "m:rcx", "n:0x40"]);
+  assert.deepEqual(coloured("        jne     .L3", "x86"), ["k:jne", "m:.L3"]);
+  assert.deepEqual(coloured("    ## line 34: auto tmp1 = x;", "x86"), ["c:## line 34: auto tmp1 = x;"]);
+  assert.deepEqual(coloured("        fadd    v0.4s, v1.4s, v2.4s", "aarch64"), ["k:fadd", "m:v0.4s", "m:v1.4s", "m:v2.4s"]);
+  assert.deepEqual(coloured("        add     x0, x0, #0x10", "aarch64"), ["k:add", "m:x0", "m:x0", "n:0x10"]);
+  assert.deepEqual(coloured("    //## line 34: x", "aarch64"), ["c://## line 34: x"]);
 });
 
 const WRAPPER = [
