@@ -27,8 +27,9 @@ PRIVATE_FOLDERS = (
     "JUPYTER_CONFIG_DIR",
     "JUPYTER_DATA_DIR",
     "JUPYTER_RUNTIME_DIR",
-    "TORCHINDUCTOR_CACHE_DIR",
 )
+#: Shared by the processes of pytest-xdist, so that each C++ header and kernel is compiled once.
+SHARED_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 #: Files whose tests take more than about 20 seconds of CPU time in sum, the longest first.
 SLOW = (
     "tests/test_notebooks.py",
@@ -93,7 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set environment variables before any test module is imported, for this process and its child processes."""
     root = tempfile.TemporaryDirectory(prefix="tcompile-tests-")
     config.add_cleanup(root.cleanup)
-    for name in PRIVATE_FOLDERS:
+    workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+    for name in PRIVATE_FOLDERS if workers else (*PRIVATE_FOLDERS, SHARED_FOLDER):
         folder = Path(root.name, name.lower())
         folder.mkdir()
         os.environ[name] = str(folder)
@@ -102,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.modules.setdefault("rfc3987_syntax", cast("ModuleType", None))
     # In each process Inductor builds a file per vector instruction set to probe g++; the result is known.
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
-    if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # else threads wait for busy cores
+    if workers:  # else threads wait for busy cores
         os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // int(workers), 1)))
     # A shell's background job is started with interrupts ignored, and tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
