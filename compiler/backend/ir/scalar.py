@@ -126,6 +126,8 @@ OPERATIONS: dict[str, Operation] = {
         _infix("or", "|", torch.bitwise_or),
         _infix("xor", "^", torch.bitwise_xor),
         Operation("not", 1, torch.bitwise_not, "::bit_not({0})", text="~{0}", triton="(~{0})"),
+        _prelude("shift_left", torch.bitwise_left_shift),
+        _prelude("shift_right", torch.bitwise_right_shift),
         Operation("neg", 1, torch.neg, "(-{0})", text="-{0}", triton="({0} * -1)"),
         Operation("where", 3, torch.where, "({0} ? {1} : {2})", "where", triton="tl.where({0}, {1}, {2})"),
         Operation("cast", 1, lambda x: x, "", "cast"),

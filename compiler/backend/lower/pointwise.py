@@ -230,6 +230,15 @@ def whole_division(name: str) -> Rule:
     return rule
 
 
+def shift(name: str) -> Rule:
+    def rule(low: Lowering, x: Any, y: Any) -> Tensor:
+        if low.dtype.is_floating_point:
+            raise NoRuleError("a shift of floating-point numbers")
+        return arithmetic(partial(operation, name))(low, x, y)
+
+    return rule
+
+
 def power(low: Lowering, x: Any, y: Any) -> Any:
     """Lowering rule for aten.pow. Exponents 1, 2 and 3 become multiplications, as in eager mode. Raises NoRuleError for
     integers with other exponents.
@@ -322,6 +331,7 @@ def random_integers(low: Lowering, least: int, end: int, size: Sequence[Any], se
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"}
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _KINDS = ("Tensor", "Scalar")
+_SIDES = ("left", "right")
 _ROUNDING_ON_CPU = ("add", "sub", "rsub", *_COMPARISONS)
 
 POINTWISE: dict[str, Rule] = {
@@ -340,6 +350,10 @@ POINTWISE: dict[str, Rule] = {
     **{f"aten.fmod.{kind}": whole_division("fmod") for kind in _KINDS},
     **{f"aten.pow.{kind}": power for kind in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")},
     **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in _KINDS},
+    **{f"aten.__{side[0]}shift__.{kind}": shift(f"shift_{side}") for side in _SIDES for kind in _KINDS},
+    **{
+        f"aten.bitwise_{side}_shift.Tensor{kind}": shift(f"shift_{side}") for side in _SIDES for kind in ("", "_Scalar")
+    },
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.{name}.default": plain(name) for name in ("maximum", "minimum", "neg", "atan2", "hypot")},
     **{f"aten.clamp_{name}.default": plain(how) for name, how in (("min", "maximum"), ("max", "minimum"))},

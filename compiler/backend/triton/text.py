@@ -67,6 +67,14 @@ def absolute(a):
     "sign": """
 def sign(a):
     return (a > 0).to(a.dtype) - (a < 0).to(a.dtype)""",
+    "shift_left": """
+def shift_left(a, b):  # 0 if no bit is left
+    is_within = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+    return tl.where(is_within, a << b, 0).to(a.dtype)""",
+    "shift_right": """
+def shift_right(a, b):  # of the sign of a if no bit is left
+    is_within = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+    return tl.where(is_within, a >> b, tl.where(a < 0, -1, 0)).to(a.dtype)""",
     "truncdiv": """
 def truncdiv(a, b):  # of whole numbers
     return a // b""",

@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch.testing._internal.common_utils import set_rng_seed
 
+import compiler
 from compiler.backend import tcompile
+from compiler.backend.ir import Extern
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 SAMPLES = 3
@@ -104,3 +106,24 @@ def as_double(value: Any) -> Any:
 
 def distance(value: torch.Tensor, exact: torch.Tensor) -> float:
     return float((value.double() - exact).abs().max())
+
+
+@pytest.mark.parametrize("code", ["cpp", "triton"])
+def test_all_shifts_match_eager(code: str) -> None:
+    def shifted(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+        return [
+            each for x, y in pairs for each in (x << y, x >> y, x << 1, torch.bitwise_right_shift(x, 7), x >> 4 & 15)
+        ]
+
+    pairs = []
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        limits = torch.iinfo(dtype)
+        x = torch.tensor([limits.min, limits.max, 0, 1, 100, limits.min // 3, limits.max // 3], dtype=dtype)
+        by = torch.arange(-3 if limits.min else 0, limits.bits + 3).to(dtype)
+        pairs.append((x[:, None].repeat(1, len(by)), by.repeat(len(x), 1)))
+    torch.compiler.reset()
+    run = compiler.open(shifted, pairs)
+    assert not any(isinstance(step, Extern) for step in run.scheduled.steps)
+    found = torch.compile(shifted, backend=tcompile, options={"code": code})(pairs)
+    for got, wanted in zip(found, shifted(pairs), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)

@@ -8,6 +8,9 @@ template <> inline double absolute(double x) { return __builtin_fabs(x); }
 template <class T> static inline T sign(T x) { return (x > 0) - (x < 0); }
 template <class T> static inline T bit_not(T x) { return ~x; }
 template <> inline bool bit_not(bool x) { return !x; }
+template <class T> static inline bool within(T bits) { return (unsigned long)bits < 8 * sizeof(T); }
+template <class T> static inline T shift_left(T x, T y) { return within(y) ? (unsigned long)x << y : 0; }
+template <class T> static inline T shift_right(T x, T y) { return within(y) ? x >> y : -(x < 0); }
 template <class T> static inline T truncdiv(T x, T y) { return x / y; }
 template <class T> static inline T floordiv(T x, T y) { return x / y - ((x % y != 0) & ((x < 0) != (y < 0))); }
 template <class T> static inline T remainder(T x, T y) {
