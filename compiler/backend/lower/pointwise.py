@@ -217,17 +217,24 @@ def cube(x: Expr, low_precision: torch.dtype) -> Expr:
 
 
 def whole_division(name: str) -> Rule:
-    """Lowering rule for a rounded division, remainder or fmod. Integers need a positive constant divisor, and can't use
-    fmod: an integer division by zero is an error in PyTorch, but would crash the process in a loop.
+    """Lowering rule for a rounded division, remainder or fmod. Integers need a positive constant divisor: an integer
+    division by zero is an error in PyTorch, but would crash the process in a loop.
     """
 
     def rule(low: Lowering, x: Any, y: Any) -> Tensor:
-        is_constant = isinstance(y, int) and y > 0 and name != "fmod"
-        if not low.dtype.is_floating_point and not is_constant:
+        is_whole = not low.dtype.is_floating_point
+        if is_whole and not (isinstance(y, int) and y > 0):
             raise NoRuleError("a division of integers may be by zero, which is an error")
+        if is_whole and name == "fmod":
+            return arithmetic(truncated_rest)(low, x, y)
         return arithmetic(partial(operation, name), lambda _: name in ("remainder", "fmod"))(low, x, y)
 
     return rule
+
+
+def truncated_rest(x: Expr, y: Expr) -> Expr:
+    """The rest of a division of integers that rounds to 0: of the sign of x."""
+    return operation("sub", x, operation("mul", operation("truncdiv", x, y), y))
 
 
 def shift(name: str) -> Rule:
@@ -356,7 +363,8 @@ POINTWISE: dict[str, Rule] = {
     },
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.{name}.default": plain(name) for name in ("maximum", "minimum", "neg", "atan2", "hypot")},
-    **{f"aten.clamp_{name}.default": plain(how) for name, how in (("min", "maximum"), ("max", "minimum"))},
+    **{f"aten.clamp_min.{kind}": plain("maximum") for kind in ("default", "Tensor")},
+    **{f"aten.clamp_max.{kind}": plain("minimum") for kind in ("default", "Tensor")},
     "aten._neg_view.default": plain("neg"),
     "aten.bitwise_not.default": plain("not"),
     "aten.copysign.Tensor": plain("copysign"),

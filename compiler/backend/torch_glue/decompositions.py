@@ -28,6 +28,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from compiler.torch_api.decomposition_tables import table
 from compiler.torch_api.references import (
+    bucketize,
     channel_shuffle,
     inductor_prims,
     max_unpool2d,
@@ -195,12 +196,19 @@ def _nan_to_num(x: torch.Tensor, *given: Any, **named: Any) -> Any:
     return nan_to_num(x, *given, **named)
 
 
+def _bucketize(x: torch.Tensor, boundaries: torch.Tensor, **named: Any) -> Any:
+    """Decompose `bucketize` into a binary search; NotImplemented without boundaries, or if their number is symbolic."""
+    count = boundaries.shape[0]
+    return bucketize(x, boundaries, **named) if isinstance(count, int) and count else NotImplemented
+
+
 _SCATTERS = (_aten.select_scatter.default, _aten.slice_scatter.default, _aten.diagonal_scatter.default)
 _MENDED: Mapping[Any, Callable[..., Any]] = {
     _aten.index_fill.int_Scalar: _index_fill,
     _aten.index_fill.int_Tensor: _index_fill,
     _aten.linalg_vector_norm.default: _vector_norm,
     _aten.nan_to_num.default: _nan_to_num,
+    _aten.bucketize.Tensor: _bucketize,
     _aten._efficientzerotensor.default: torch.zeros,
     _aten.roll.default: _roll,
     _aten.channel_shuffle.default: partial(_in_format, channel_shuffle),
@@ -233,4 +241,5 @@ def decompositions(random: str = "philox", has_scan: bool = False) -> dict[Any, 
     kept, own = (_KEPT_WHOLE + _RANDOM_OPERATORS, {}) if random == "eager" else (_KEPT_WHOLE, _RANDOM_NUMBERS)
     whole = {*kept, "aten.detach"} if has_scan else {*kept}
     found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in whole}
-    return {**found, **own, **_MENDED, **_POOLING}
+    also = {op: table("prims")[op] for op in (_aten.glu.default, _aten.ldexp.Tensor)}  # which Inductor lowers whole
+    return {**found, **also, **own, **_MENDED, **_POOLING}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.testing._internal.common_utils import set_rng_seed
 
 import compiler
@@ -127,3 +128,31 @@ def test_all_shifts_match_eager(code: str) -> None:
     found = torch.compile(shifted, backend=tcompile, options={"code": code})(pairs)
     for got, wanted in zip(found, shifted(pairs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("code", ["cpp", "triton"])
+def test_operators_that_torch_lowers_whole_become_kernels(code: str) -> None:
+    def called(x: torch.Tensor, y: torch.Tensor, i: torch.Tensor, ends: torch.Tensor) -> list[torch.Tensor]:
+        buckets = [torch.bucketize(x, ends, right=right, out_int32=right) for right in (False, True)]
+        near = nn.functional.cosine_similarity(x, y)
+        grid = nn.functional.affine_grid(y[:4].view(2, 2, -1)[:, :, :3], [2, 1, 3, 5], align_corners=False)
+        turned = [x.rot90() + 1, x.roll((3, -70), (1, 1))]
+        wholes = [torch.ldexp(x, i), torch.fmod(i, 7), torch.fmod(i.to(torch.int8), 7)]
+        return [
+            nn.functional.glu(x),
+            torch.clamp_min(x, y),
+            torch.clamp_max(x, y),
+            near,
+            grid,
+            *buckets,
+            *turned,
+            *wholes,
+        ]
+
+    x, y, i = torch.randn(8, 64), torch.randn(8, 64), torch.randint(-40, 40, (8, 64))
+    x[0, :3] = torch.tensor([torch.nan, torch.inf, 0.0])
+    arguments = (x, y, i, torch.tensor([-1.0, 0, 0, 1]))
+    torch.compiler.reset()
+    assert not any(isinstance(step, Extern) for step in compiler.open(called, *arguments).scheduled.steps)
+    found = torch.compile(called, backend=tcompile, options={"code": code})(*arguments)
+    torch.testing.assert_close(found, called(*arguments), equal_nan=True)
