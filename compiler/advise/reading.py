@@ -125,7 +125,8 @@ class Reading:
 
         nodes = self.fx_nodes(kernel.nodes)
         work = roofline.work(kernel, self.record)
-        moved, flops = kernel.bytes, work.flops * max(kernel.calls, 1)
+        calls = max(kernel.calls, 1)
+        moved, flops = kernel.bytes * calls, work.flops * calls
         floor, bound = 0.0, ""
         if self.gpu is not None:
             is_on = self.record.environment.matmul_precision in ("high", "medium")

@@ -78,7 +78,7 @@ def cpp_facts(result: Assembled, record: Record, listing: str) -> Binary | None:
         mix=mix.instruction_mix(language, listing),
         load_bits=load_bits,
         store_bits=store_bits,
-        bytes=kernel.bytes // max(kernel.calls, 1),
+        bytes=kernel.bytes,
         flops=roofline.work(kernel, record).flops,
         bound=_limit_of_loop(work, result) if hot else "",
         vector_bits=8 * work.vector_bytes,

@@ -1,16 +1,16 @@
 """The hot loop of a C++ kernel: its vectors, its work in each iteration, its spilled registers, its port pressure.
 
-A loop is a jump to a lower address of the same function. Which one is hot is an estimate, as no iteration is counted:
-the innermost one with the most vector arithmetic. Bytes are those that its instructions load and store, without the
-stack and constants; functions that it calls are not included.
+Which loop is hot is an estimate, as no iteration is counted: the innermost one with the most vector arithmetic. Bytes
+are those that its instructions load and store, without the stack and constants; called functions are not included.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.binary.disassembly import Function, Instruction, operands_in
@@ -49,6 +49,10 @@ class Loop:
     first: int
     last: int
     depth: int = 0
+
+    @property
+    def run(self) -> tuple[int, int]:
+        return self.first, self.last
 
     @property
     def body(self) -> tuple[Instruction, ...]:
@@ -99,15 +103,84 @@ def loops_of(functions: Sequence[Function]) -> list[Loop]:
 
 
 def _loops_in(function: Function) -> list[Loop]:
-    places = {each.address: index for index, each in enumerate(function.instructions)}
-    ends: dict[int, int] = {}
-    for index, each in enumerate(function.instructions):
-        if each.target is not None and each.target <= each.address and each.target in places:
-            ends[places[each.target]] = index
+    """Natural loops: a jump back to a block that dominates it, and all blocks on the way from there to the jump.
+
+    Code that the compiler puts elsewhere, such as the error path of `sqrt` behind the function's end, is left out.
+    """
+    import networkx  # the import takes a tenth of a second
+
+    blocks = _blocks(function)
+    graph = networkx.DiGraph(_edges(function, blocks))
+    dominators = networkx.immediate_dominators(graph, _ENTRY)
+    ends: dict[int, set[int]] = {}
+    for end, header in graph.edges:
+        if _dominates(header, end, dominators):
+            ends.setdefault(header, set()).add(end)
+    runs = set()
+    for header, jumps in ends.items():
+        inside = graph.subgraph(graph.nodes - {header})
+        body = {header} | jumps.union(*(networkx.ancestors(inside, jump) for jump in jumps - {header}))
+        runs.add(_run_around(header, body, blocks))
     return [
-        Loop(function, first, last, sum(begin < first and last <= end for begin, end in ends.items()))
-        for first, last in sorted(ends.items())
+        Loop(function, *run, sum(other != run and _is_within(run, other) for other in runs)) for run in sorted(runs)
     ]
+
+
+_ENTRY = -1
+_END = re.compile(
+    r"(?:ret|jmp|ud2|b|br|brk)\b(?!\.)"
+    r"|(?:call|bl) +(?:_Unwind_Resume|__cxa_(?:re)?throw|abort|std::(?:terminate|__throw)|__stack_chk_fail|c10::detail)"
+)
+"""An instruction after which the next one does not run."""
+
+
+def _blocks(function: Function) -> list[range]:
+    """Indices of the instructions of each basic block."""
+    places = {each.address: index for index, each in enumerate(function.instructions)}
+    starts = {0, len(places)}
+    for index, each in enumerate(function.instructions):
+        if each.target is not None or _ends(each):
+            starts |= {index + 1, places.get(each.target or 0, 0)}
+    return [range(*pair) for pair in itertools.pairwise(sorted(starts))]
+
+
+def _edges(function: Function, blocks: Sequence[range]) -> list[tuple[int, int]]:
+    """Which block runs after which; the entry is before the first and before those that no jump leads to."""
+    at = {function.instructions[block.start].address: number for number, block in enumerate(blocks)}
+    found = []
+    for number, block in enumerate(blocks):
+        last = function.instructions[block[-1]]
+        if last.target in at:
+            found.append((number, at[last.target]))
+        if not _ends(last) and number + 1 < len(blocks):
+            found.append((number, number + 1))
+    reached = {after for _, after in found}
+    return [*found, *((_ENTRY, number) for number in range(len(blocks)) if not number or number not in reached)]
+
+
+def _ends(each: Instruction) -> bool:
+    return _END.match(f"{each.mnemonic} {each.operands}") is not None
+
+
+def _dominates(header: int, block: int, dominators: Mapping[int, int]) -> bool:
+    """Whether each way from the entry to a block leads through the header."""
+    while block not in (header, _ENTRY) and block in dominators:
+        block = dominators[block]
+    return block == header
+
+
+def _run_around(header: int, body: Container[int], blocks: Sequence[range]) -> tuple[int, int]:
+    """The first and last instruction of the loop's blocks that stand in one row with its header."""
+    first = last = header
+    while first - 1 in body:
+        first -= 1
+    while last + 1 in body:
+        last += 1
+    return blocks[first].start, blocks[last][-1]
+
+
+def _is_within(run: tuple[int, int], other: tuple[int, int]) -> bool:
+    return other[0] <= run[0] and run[1] <= other[1]
 
 
 def hot_loop(functions: Sequence[Function], language: str) -> Loop | None:
@@ -117,7 +190,8 @@ def hot_loop(functions: Sequence[Function], language: str) -> Loop | None:
         loop
         for loop in every
         if not any(
-            other.function is loop.function and loop.first < other.first and other.last <= loop.last for other in every
+            other.function is loop.function and other.depth > loop.depth and _is_within(other.run, loop.run)
+            for other in every
         )
     ]
 

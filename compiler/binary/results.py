@@ -89,7 +89,7 @@ def machine_facts(
     load_bits, store_bits = mix.access_bits(stage, text)
     fits, shortage = _occupancy(output, target)
     work = roofline.work(source.kernel, record)
-    moved = source.kernel.bytes // max(source.kernel.calls, 1)
+    moved = source.kernel.bytes
     seconds, bound = roofline.least_seconds(target, bytes=moved, flops=work.flops, dtype=work.dtype, matmul=work.matmul)
     facts = Binary(
         kernel=source.kernel.id,

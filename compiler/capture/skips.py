@@ -41,9 +41,10 @@ class Skip:
 
 @dataclass
 class SkipLog:
-    """The user's functions that TorchDynamo skipped in one exploration."""
+    """The user's functions that TorchDynamo skipped in one exploration, and what kept it from compiling any."""
 
     found: list[Skip] = field(default_factory=list)
+    disabled: str = ""
 
     def add(self, code: CodeType, why: str) -> None:
         theirs = is_installed(code.co_filename) or code.co_name == "<module>" or code.co_filename == "<string>"

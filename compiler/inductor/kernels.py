@@ -99,7 +99,8 @@ def kernels_artifact(
     for definition in _unique(definitions, spans):
         kernel = _kernel(definition, spans, artifact_id, graph, text)
         nodes = known.nodes_of(kernel.name, definitions)
-        kernels.append(replace(kernel, nodes=nodes, calls=launches[kernel.name], bytes=known.bytes_of(nodes)))
+        count = launches[kernel.name]
+        kernels.append(replace(kernel, nodes=nodes, calls=count, bytes=known.bytes_of(nodes) // max(count, 1)))
     call_entities = _call_entities(calls, definitions, known, artifact_id)
     rows = text.split("\n")
     inner = {kernel.id: kernel_lines(kernel, rows, definitions) for kernel in kernels}

@@ -211,7 +211,7 @@ class Kernel:
     """One generated kernel. `id` is the id of its entity in the kernels artifact; `lines` its first and last line.
 
     `category` is "pointwise", "reduction", "extern", "template" or "user" (the user's own kernel).
-    `bytes` are the bytes read and written in one call, by Inductor's count (0 if it has none).
+    `bytes` are the bytes read and written in one call, by Inductor's count (0 if it has none), the mean of all calls.
     `nodes` are ids of fused_ir entities. `half` is the half of its graph: "forward", "backward" or "inference".
     `variant` distinguishes kernels of one half that may share a name: "Triton", "C++", "edited" (in the kernel lab).
     """

@@ -109,6 +109,6 @@ def _estimate_kernel(record: Record, kernel: Kernel, gpu: Target, binary: Binary
             binary.bound_seconds * launches, binary.bound, True,
         )  # fmt: skip
     work = roofline.work(kernel, record)
-    flops = work.flops * launches
-    seconds, bound = roofline.least_seconds(gpu, bytes=kernel.bytes, flops=flops, dtype=work.dtype, matmul=work.matmul)
-    return KernelEstimate(kernel.id, kernel.name, launches, kernel.bytes, flops, seconds, bound if seconds else "")
+    moved, flops = kernel.bytes * launches, work.flops * launches
+    seconds, bound = roofline.least_seconds(gpu, bytes=moved, flops=flops, dtype=work.dtype, matmul=work.matmul)
+    return KernelEstimate(kernel.id, kernel.name, launches, moved, flops, seconds, bound if seconds else "")

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import logging
+import os
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -488,6 +489,16 @@ def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Br
             raise
         return replace(_break_facts(str(error), cause), kind=INTERNAL, raises=True)
     return None
+
+
+def why_disabled() -> str:
+    """What keeps torch.compile from compiling a first call in this process now; "" if nothing does."""
+    stance = eval_frame._stance.stance
+    if stance in ("force_eager", "eager_on_recompile", "eager_then_compile"):
+        return f'torch.compiler.set_stance("{stance}") is in effect'
+    if names := [name for name in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE") if os.environ.get(name) == "1"]:
+        return f"the environment has {names[0]}=1"
+    return "torch._dynamo.config.disable is set" if dynamo_config.disable else ""
 
 
 def inner_function(fn: Any) -> Any:

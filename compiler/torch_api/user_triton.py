@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -141,6 +142,12 @@ class PlainLaunch:
         places = (f"{file}:{number}" for file, number, text in source_lines(self.kernel) if text == row)
         return next(places, "") if line else ""
 
+    def module_named(self, name: str) -> str:
+        """The module that the kernel, or a function that it calls, knows by a name, unless it is Triton's; else ""."""
+        found = (function.__globals__.get(name) for function in _functions_of(self.kernel))
+        names = (each.__name__ for each in found if isinstance(each, ModuleType))
+        return next((each for each in names if each.partition(".")[0] != "triton"), "")
+
 
 def is_launch(node: Node) -> bool:
     """Whether a post-grad node launches a user's Triton kernel."""
@@ -153,6 +160,13 @@ SourceLine = tuple[str, int, str]
 
 def source_lines(kernel: Any) -> Iterator[SourceLine]:
     """The lines of a user's kernel, and of the `@triton.jit` functions that it calls, where the user wrote them."""
+    for function in _functions_of(kernel):
+        rows, first = inspect.getsourcelines(function)
+        yield from ((function.__code__.co_filename, number, row.strip()) for number, row in enumerate(rows, first))
+
+
+def _functions_of(kernel: Any) -> Iterator[FunctionType]:
+    """The Python functions of a user's kernel and of the `@triton.jit` functions that it calls."""
     pending, seen = [kernel], set()
     while pending:
         function: Any = pending.pop()
@@ -161,8 +175,7 @@ def source_lines(kernel: Any) -> Iterator[SourceLine]:
         if function in seen:
             continue
         seen.add(function)
-        rows, first = inspect.getsourcelines(function)
-        yield from ((function.__code__.co_filename, number, row.strip()) for number, row in enumerate(rows, first))
+        yield function
         called = (function.__globals__.get(name) for name in function.__code__.co_names)
         pending += [each for each in called if type(each).__name__ == "JITFunction"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from compiler.record import Problem
@@ -12,6 +13,11 @@ _HINT = (
     "if the kernel is not at fault, run it on a machine with a GPU; an operator of torch.library.triton_op can have an "
     "implementation for the CPU: register_kernel('cpu')"
 )
+_COPIED = (
+    "torch.compile copies the kernel's source without {name}, the module {module}: import by name what it calls, "
+    "with `from {module} import …`"
+)
+_UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 class InterpretedLaunches:
@@ -38,9 +44,14 @@ class InterpretedLaunches:
         if 0 in asked.grid:
             return
         if why := self._failure(asked):
-            reason = f"the Triton kernel {asked.name} runs on a GPU, there is none here, and Triton's interpreter"
-            self._note(asked.name, f"{reason} {why}", _HINT)
-            raise NoGpuError(f"{reason} {why}: {_HINT}")
+            reason, hint = (
+                f"the Triton kernel {asked.name} runs on a GPU, there is none here, and Triton's interpreter",
+                _HINT,
+            )
+            if (unknown := _UNKNOWN.search(why)) and (module := asked.module_named(unknown[1])):
+                hint = _COPIED.format(name=unknown[1], module=module)
+            self._note(asked.name, f"{reason} {why}", hint)
+            raise NoGpuError(f"{reason} {why}: {hint}")
         self._note(
             asked.name,
             f"there is no GPU here, so the values that the Triton kernel {asked.name} computes are those of Triton's "

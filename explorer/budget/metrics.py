@@ -148,7 +148,7 @@ class _Counting:
             yield self._metric(name, places)
 
     def bytes_moved(self) -> Metric:
-        return Metric("bytes_moved", sum(kernel.bytes for kernel in self._kernels), "bytes")
+        return Metric("bytes_moved", sum(kernel.bytes * max(kernel.calls, 1) for kernel in self._kernels), "bytes")
 
     def memory(self) -> Iterator[Metric]:
         found = next(iter(timelines(self.record)), None)

@@ -553,3 +553,16 @@ def test_failed_retracing_is_a_problem_of_its_stage(backend: str, stage: str) ->
         record = explore(fn, (x,), options=Options(backend=backend)).record
     assert [problem.stage for problem in record.problems] == [stage]
     assert "can't be traced again" in record.problems[0].reason
+
+
+@pytest.mark.parametrize("stance", ["force_eager", "eager_on_recompile"])
+def test_stance_is_why_nothing_was_compiled(stance: str) -> None:
+    with torch.compiler.set_stance(stance):
+        (problem,) = explore(torch.sin, (torch.ones(3),)).record.problems
+    assert problem.reason == f'nothing was compiled: torch.compiler.set_stance("{stance}") is in effect'
+
+
+def test_environment_is_why_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    (problem,) = explore(torch.sin, (torch.ones(3),)).record.problems
+    assert problem.reason == "nothing was compiled: the environment has TORCHDYNAMO_DISABLE=1"

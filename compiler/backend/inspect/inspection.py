@@ -37,7 +37,7 @@ from compiler.record import Decision
 from compiler.record.plain_text import pluralize
 from compiler.targets import Target, target
 from compiler.torch_api.aot import Call
-from compiler.torch_api.dynamo import inner_function
+from compiler.torch_api.dynamo import inner_function, why_disabled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -456,5 +456,5 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     function = inner_function(fn) or fn
     asked = InspectedCall(function, function, args, kwargs, dynamic=dynamic)
     if not (captured := capture_graphs(asked)):
-        raise BackendError("the call has no tensor operations that torch.compile captures")
+        raise BackendError(why_disabled() or "the call has no tensor operations that torch.compile captures")
     return Inspection(asked, _run_all(captured, pipeline.PASSES, Thresholds()))

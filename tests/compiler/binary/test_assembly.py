@@ -79,6 +79,35 @@ def test_hot_loop_is_found_and_counted() -> None:
     assert spills_of(functions, "x86") == (8, 1, 1)
 
 
+SLOW_PATH = """
+0000000000000000 <kernel>:
+   0:	jmp    10 <kernel+0x10>
+   4:	vmovss xmm0,DWORD PTR [r14]
+   8:	nop    WORD PTR [rax]
+   c:	vucomiss xmm1,xmm0
+  10:	ja     30 <kernel+0x30>
+  14:	vsqrtss xmm0,xmm0,xmm0
+  18:	vmulps ymm0,ymm0,YMMWORD PTR [rdi]
+  1c:	cmp    rbx,0x400
+  20:	jne    4 <kernel+0x4>
+  24:	inc    rcx
+  28:	jne    0 <kernel+0x0>
+  2c:	ret
+  30:	call   34 <kernel+0x34>	31: R_X86_64_PLT32	sqrtf-0x4
+  34:	jmp    18 <kernel+0x18>
+  38:	call   3c <kernel+0x3c>	39: R_X86_64_PLT32	_Unwind_Resume-0x4
+  3c:	vaddps ymm0,ymm0,YMMWORD PTR [rdi]
+  40:	jmp    38 <kernel+0x38>
+"""
+
+
+def test_hot_loop_has_no_code_from_behind_the_function() -> None:
+    loop = hot_loop(read_functions(SLOW_PATH), "x86")
+    assert loop is not None
+    assert [each.address for each in loop.body] == [0x4, 0xC, 0x10, 0x14, 0x18, 0x1C, 0x20]
+    assert (loop.calls, loop.depth) == ((), 1)
+
+
 def test_remarks_have_the_reason_of_a_refusal() -> None:
     text = (
         "kernel.cpp:7:9: missed: couldn't vectorize loop\n"

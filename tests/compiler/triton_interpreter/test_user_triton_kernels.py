@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -150,6 +151,25 @@ def test_error_in_a_kernel_names_the_users_line() -> None:
     line = wrong_kernel.fn.__code__.co_firstlineno + 2
     with Exploration(Options()) as exploration, pytest.raises(NoGpuError, match=f"{__file__}:{line}: NameError"):
         exploration.compile(with_an_error)(torch.ones(3))
+
+
+helpers = ModuleType("my_helpers")
+
+
+@triton.jit
+def kernel_with_a_module(out_ptr):  # type: ignore[no-untyped-def]
+    tl.store(out_ptr, helpers.double(1))
+
+
+def test_module_that_a_kernel_calls_is_named() -> None:
+    def with_a_module(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        kernel_with_a_module[(1,)](out)
+        return out + x
+
+    advice = "import by name what it calls, with `from my_helpers import …`"
+    with Exploration(Options()) as exploration, pytest.raises(NoGpuError, match=advice):
+        exploration.compile(with_a_module)(torch.ones(3))
 
 
 def test_epilogue_is_fused_into_a_user_kernel_if_asked() -> None:
