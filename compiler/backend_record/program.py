@@ -38,11 +38,16 @@ class Made:
     names: Mapping[str, str]
 
 
+_EMPTY = ("aten.empty", "aten.new_empty")
+"""Calls that leave the memory of their results as it is."""
+
+
 class ProgramWriter:
     """Writes a program's artifact. `before` is the program before its pass, or the graph that it was lowered from."""
 
     def __init__(self, program: Program, ctx: Context, artifact_id: str, before: Made | Artifact) -> None:
         self.program, self.ctx, self.id = program, ctx, artifact_id
+        self.empty = {name for call in program.calls if call.name.startswith(_EMPTY) for name in call.targets}
         self.before = before
         self.graph = _by_label(before) if isinstance(before, Artifact) else {}
         self.now = _loops(program)
@@ -237,10 +242,12 @@ class ProgramWriter:
                 "moves": moves, "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
 
     def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
-        """Bytes that an extern call moves, by buffer: of each view among its arguments, and of each result."""
-        if extern.name.startswith(("aten.empty", "aten.new_empty")):  # these leave memory as it is
+        """Bytes that an extern call moves, by buffer: of each view among its arguments with values, and each result."""
+        if extern.name.startswith(_EMPTY):
             return
         for view in strided_views((extern.args, dict(extern.kwargs))):
+            if view.buffer in self.empty:
+                continue
             size = self.ctx.number(product(view.shape))
             yield view.buffer, size * self.program.by_name[view.buffer].dtype.itemsize
         for name in extern.targets:

@@ -153,9 +153,8 @@ class Artifact:
     `graph` is the capture (`0/0`: frame 0, compilation 0, numbered within this exploration), a part of the capture
     (`0/0 submod_1`, if DDPOptimizer split it) or "". `half` is the half of the graph: "forward", "backward",
     "inference", or "" for the whole graph.
-    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none), `path`, and `start` (the
-    line that is shown first). For source, `attrs["calls"]` maps the id of a line with inlined calls to the ids of lines
-    that ran in the called functions.
+    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none), `path`, `start` (the line
+    to open), and for source `calls`: the id of a line with inlined calls -> ids of lines that ran in these functions.
     """
 
     id: str

@@ -7,6 +7,9 @@ partitioner and decompositions run as usual. Functions without a hook are wrappe
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,7 +33,7 @@ from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.dependencies import MemoryDep, WeakDep
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import Layout, UserDefinedTritonKernel
+from torch._inductor.ir import Layout, Pointwise, UserDefinedTritonKernel
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
@@ -495,6 +498,8 @@ def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[
     Here the count is the maximum over the parts, which read the same rows. Inductor also counts buffers that the node
     only has to come after (`control_deps`); here they are left out.
     """
+    if isinstance(node.node, UserDefinedTritonKernel):
+        return _moves_of_launch(node.node)
     counted = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
     moved = {dep.name for dep in node.read_writes.reads_and_writes() if not isinstance(dep, WeakDep)}
     found = {name: count for name, count in counted.items() if name in moved}
@@ -505,6 +510,31 @@ def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[
     each = [part.get_read_write_buffer_accesses(include_reads=True, include_writes=True) for part in parts]
     used = {name: max(counts.get(name, 0) for counts in each) for name in pointed}
     return {name: min(count, used.get(name, count)) for name, count in found.items()}
+
+
+def _moves_of_launch(launch: Any) -> dict[str, int]:
+    """Bytes moved by a user's kernel, by buffer: each tensor that it is given, or part of one, is read once.
+
+    What the kernel writes counts twice, but once if nothing was written to the memory before.
+    """
+    written = {each.get_name() for each in launch.mutable_args}
+    moved: Counter[str] = Counter()
+    for given in launch.inputs:
+        name, elements = given.get_name(), V.graph.sizevars.optimization_hint(math.prod(given.get_size()), fallback=0)
+        is_read = name not in written or not _is_unwritten(name, launch)
+        moved[name] += int(elements) * int(given.get_dtype().itemsize) * (is_read + (name in written))
+    return dict(moved)
+
+
+def _is_unwritten(name: str, launch: Any) -> bool:
+    """Whether a buffer has no values yet when a kernel is launched: Inductor's loop for `torch.empty` has no points."""
+    loop = getattr(V.graph.name_to_buffer.get(name), "data", None)
+    earlier = itertools.takewhile(lambda operation: operation is not launch, V.graph.operations)
+    return (
+        isinstance(loop, Pointwise)
+        and all(size == 0 for size in loop.ranges)
+        and not any(name in made.get_mutation_names() for operation in earlier for made in operation.get_outputs())
+    )
 
 
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
