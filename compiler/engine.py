@@ -58,10 +58,8 @@ from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.released import revert_leftover_fx_patches
 from compiler.torch_api.shard_shapes import Sharding, shardings
 from compiler.torch_api.supported import warn_of_newer_torch
-from compiler.torch_api.user_triton import launches_without_gpu
-from compiler.triton_interpreter.user_kernels import InterpretedLaunches
+from compiler.triton_interpreter.user_kernels import interpret_launches
 from compiler.virtual_gpu.autocast import begin_on_cpu
-from compiler.virtual_gpu.gpu import active_driver
 
 __all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
@@ -136,9 +134,8 @@ class Exploration:
         warn_of_newer_torch()
         with ExitStack() as launches, ExitStack() as stack:
             launches.enter_context(revert_leftover_fx_patches())
-            interpreted = launches.enter_context(InterpretedLaunches(self._builder.problem))
             gpu = self.options.target if is_virtual(self.options.target) else DEFAULT_TARGET
-            launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))
+            launches.enter_context(interpret_launches(target(gpu), self._builder.problem))
             on_gpu = destination(self.options, [torch.device("cpu")]).gpu is not None
             launches.enter_context(attend_as_on("cuda" if on_gpu else "cpu"))
             if self.options.backend != "eager":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from compiler.record import Problem
-from compiler.torch_api.user_triton import NoGpuError, PlainLaunch
+from compiler.targets import Target
+from compiler.torch_api.user_triton import NoGpuError, PlainLaunch, launches_without_gpu
 from compiler.triton_interpreter.process import Interpreter, InterpreterError
+from compiler.virtual_gpu.gpu import active_driver
 
 _HINT = (
     "if the kernel is not at fault, run it on a machine with a GPU; an operator of torch.library.triton_op can have an "
@@ -20,11 +23,18 @@ _COPIED = (
 _UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
-class InterpretedLaunches:
-    """Runs launches on CPU tensors in a process that the first launch starts; a context manager.
+@contextmanager
+def interpret_launches(gpu: Target, tell: Callable[[Problem], None]) -> Iterator[None]:
+    """Without a GPU, capture the launches of users' Triton kernels for `gpu` in the block, and interpret them.
 
     `tell` is called once for each kernel, with a note that it was interpreted, or why it could not be run.
     """
+    with InterpretedLaunches(tell) as interpreted, launches_without_gpu(active_driver(gpu), interpreted.launch):
+        yield
+
+
+class InterpretedLaunches:
+    """Runs launches on CPU tensors in a process that the first launch starts; a context manager."""
 
     def __init__(self, tell: Callable[[Problem], None]) -> None:
         self.tell = tell

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,11 +19,22 @@ from compiler.backend.options import BackendOptions
 from compiler.backend.passes.context import Context
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.calls import call as calls
-from compiler.record import Decision
-from compiler.targets import Target
+from compiler.record import Decision, Problem
+from compiler.targets import Target, target
+from compiler.targets.destination import DEFAULT_TARGET
 from compiler.torch_api.aot import Call, mark_boxed, with_backward
 from compiler.torch_api.dynamo import BreakCounter, compile_function, is_restart, observe
+from compiler.triton_interpreter.user_kernels import interpret_launches
 from compiler.virtual_gpu.retargeting import NoInstructionsError, retarget_backends
+
+
+def launches_for(gpu: Target | None) -> AbstractContextManager[None]:
+    """Without a GPU, interpret users' Triton kernels in the block; each gives a warning that it was interpreted."""
+
+    def warn(problem: Problem) -> None:
+        warnings.warn(problem.reason, stacklevel=2)
+
+    return interpret_launches(gpu or target(DEFAULT_TARGET), warn)
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,8 @@ def capture_graphs(asked: InspectedCall, gpu: Target | None = None) -> list[Capt
     def record_choice(pass_name: str, verdict: str, why: str) -> None:
         chosen.append(Decision(pass_name, "", (), verdict, why))
 
-    with observe(BreakCounter()), with_backward(), retarget_backends(gpu, record_choice) if gpu else nullcontext():
+    retarget = retarget_backends(gpu, record_choice) if gpu else nullcontext()
+    with observe(BreakCounter()), with_backward(), launches_for(gpu), retarget:
         asked.compile(backend)(*asked.args, **asked.kwargs)
     if errors:
         raise errors[0]

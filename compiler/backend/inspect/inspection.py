@@ -19,7 +19,13 @@ from compiler.backend.backend import KINDS, compile_graph, donatable_buffers, do
 from compiler.backend.cpp.emit import Code
 from compiler.backend.cpp.emit import emit as emit_cpp
 from compiler.backend.inspect.bisect_passes import PassComparison, compare_passes
-from compiler.backend.inspect.graph_capture import CapturedGraph, InspectedCall, capture_for_gpu, capture_graphs
+from compiler.backend.inspect.graph_capture import (
+    CapturedGraph,
+    InspectedCall,
+    capture_for_gpu,
+    capture_graphs,
+    launches_for,
+)
 from compiler.backend.inspect.why_not_fused import Lookup
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.options import BackendOptions, check_thresholds
@@ -333,7 +339,8 @@ class Inspection:
         run gets random gradients.
         """
         self._require_device()
-        return compare_passes((graph.captured, graph.stages.programs) for graph in self.graphs)
+        with launches_for(None):
+            return compare_passes((graph.captured, graph.stages.programs) for graph in self.graphs)
 
     def _run_again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Inspection:
         graphs = tuple(_run(graph.captured, passes, thresholds) for graph in self.graphs)

@@ -13,9 +13,11 @@ import torch.utils._triton as triton_probes
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
+import compiler
 from compiler import recorder
 from compiler.engine import Exploration, explore
 from compiler.record.options import Options
+from compiler.timing.estimates import estimate
 from compiler.torch_api.settings import known_options
 from compiler.torch_api.user_triton import NoGpuError
 
@@ -86,7 +88,7 @@ def test_user_kernels_are_captured_without_a_gpu(
     assert (triton.JITFunction.run, triton.runtime.driver._active) == before
     assert not triton_probes.has_triton()
     (kernel,) = [kernel for kernel in found.record.kernels if kernel.category == "user"]
-    assert (kernel.name, kernel.language, kernel.calls) == ("add_kernel_0", "triton", 1)
+    assert (kernel.name, kernel.language, kernel.calls, kernel.bytes) == ("add_kernel_0", "triton", 1, 1200)
     artifacts = {artifact.id: artifact for artifact in found.record.artifacts}
     first, last = kernel.lines
     source = artifacts[kernel.artifact].text.split("\n")[first - 1 : last]
@@ -121,6 +123,25 @@ def captured_and_not(x: Tensor) -> Tensor:
     return tuned_in_place(y + 1)
 
 
+def rows_changed(x: Tensor) -> Tensor:
+    y = x * 2
+    for row in (y[0], y[1]):
+        tuned_kernel[(2,)](row, 100)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "calls"), [("inductor", "tuned_kernel_0", 2), ("tcompile", "triton.tuned_kernel", 1)]
+)
+def test_bytes_are_those_of_one_call_with_a_row(backend: str, name: str, calls: int) -> None:
+    record = explore(rows_changed, (torch.ones(4, 100),), options=Options(backend=backend, target="h100")).record
+    found = [(kernel.calls, kernel.bytes) for kernel in record.kernels if kernel.name == name]
+    assert found == [(calls, 2 * 400)] * (2 // calls)
+    whole = estimate(record)
+    assert whole is not None
+    assert whole.bytes == sum(kernel.calls * kernel.bytes for kernel in record.kernels)
+
+
 def test_launches_outside_of_graphs_have_values() -> None:
     x = torch.linspace(-1, 1, 100)
     found = explore(captured_and_not, (x,), options=Options(stages=("captured",)))
@@ -151,6 +172,13 @@ def test_error_in_a_kernel_names_the_users_line() -> None:
     line = wrong_kernel.fn.__code__.co_firstlineno + 2
     with Exploration(Options()) as exploration, pytest.raises(NoGpuError, match=f"{__file__}:{line}: NameError"):
         exploration.compile(with_an_error)(torch.ones(3))
+
+
+def test_our_backend_opens_a_user_kernel_without_a_gpu() -> None:
+    with pytest.warns(UserWarning, match="are those of Triton's interpreter on the CPU"):
+        opened = compiler.open(called, torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100))
+    names = [call.name for call in opened.scheduled.calls]
+    assert [name for name in names if name.startswith("triton.")]
 
 
 helpers = ModuleType("my_helpers")
