@@ -361,7 +361,7 @@ class Exploration:
         self._build_on_gpu(fn, args, kwargs)
         recorder.call_site = _call_site(sys._getframe(1)) if self._site is None else self._site
         recorder.call_number += 1
-        recorder.skips.disabled = recorder.skips.disabled or dynamo.why_disabled()
+        recorder.skips.disabled = recorder.skips.disabled or dynamo.reason_disabled()
         recorder.hooks.begin()
         self._builder.calls = recorder.call_number
         try:

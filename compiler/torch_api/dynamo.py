@@ -491,7 +491,7 @@ def break_of_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Br
     return None
 
 
-def why_disabled() -> str:
+def reason_disabled() -> str:
     """What keeps torch.compile from compiling a first call in this process now; "" if nothing does."""
     stance = eval_frame._stance.stance
     if stance in ("force_eager", "eager_on_recompile", "eager_then_compile"):

@@ -43,7 +43,7 @@ from compiler.record import Decision
 from compiler.record.plain_text import pluralize
 from compiler.targets import Target, target
 from compiler.torch_api.aot import Call
-from compiler.torch_api.dynamo import inner_function, why_disabled
+from compiler.torch_api.dynamo import inner_function, reason_disabled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -463,5 +463,5 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     function = inner_function(fn) or fn
     asked = InspectedCall(function, function, args, kwargs, dynamic=dynamic)
     if not (captured := capture_graphs(asked)):
-        raise BackendError(why_disabled() or "the call has no tensor operations that torch.compile captures")
+        raise BackendError(reason_disabled() or "the call has no tensor operations that torch.compile captures")
     return Inspection(asked, _run_all(captured, pipeline.PASSES, Thresholds()))
