@@ -133,8 +133,8 @@ def inductor(step: Step, training: bool, amp: bool = False) -> tuple[Count, Coun
         record = explore(called(step, training), (), step.arguments, options).record
     own = [kernel for kernel in record.kernels if kernel.category not in ("extern", "template")]
     calls = sum(kernel.calls for kernel in record.kernels if kernel.category in ("extern", "template"))
-    moved = sum(kernel.bytes for kernel in own)
-    names = Counter({f"{kernel.graph} {kernel.name}": kernel.bytes for kernel in own})
+    names = Counter({f"{kernel.graph} {kernel.name}": kernel.bytes * kernel.calls for kernel in own})
+    moved = names.total()
     return Count(sum(kernel.calls for kernel in own), calls, moved), names
 
 

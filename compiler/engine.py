@@ -361,7 +361,7 @@ class Exploration:
         self._build_on_gpu(fn, args, kwargs)
         recorder.call_site = _call_site(sys._getframe(1)) if self._site is None else self._site
         recorder.call_number += 1
-        recorder.skips.disabled = recorder.skips.disabled or dynamo.reason_disabled()
+        recorder.skips.disabled = dynamo.reason_disabled()
         recorder.hooks.begin()
         self._builder.calls = recorder.call_number
         try:
@@ -579,7 +579,7 @@ def _no_graph_problem(recorder: Recorder) -> Problem:
     """The Problem that explains why there is no graph, from Dynamo's reasons."""
     builder = recorder.builder
     if recorder.skips.disabled:
-        return Problem("captured", f"nothing was compiled: {recorder.skips.disabled}", "explore without it")
+        return Problem("captured", f"nothing was compiled: {recorder.skips.disabled}", "explore without that setting")
     whys = [found.what for found in builder.breaks]
     whys += [f"{frame.function}: {frame.reason}" for frame in builder.frames.values() if frame.reason]
     whys += [f"{skip.code.co_name}: {skip.words}" for skip in recorder.skips.found]

@@ -47,7 +47,8 @@ class ProgramWriter:
 
     def __init__(self, program: Program, ctx: Context, artifact_id: str, before: Made | Artifact) -> None:
         self.program, self.ctx, self.id = program, ctx, artifact_id
-        self.empty = {name for call in program.calls if call.name.startswith(_EMPTY) for name in call.targets}
+        filled = {name for call in program.calls for name in call.writes}
+        self.empty = {name for call in program.calls if call.name.startswith(_EMPTY) for name in call.targets} - filled
         self.before = before
         self.graph = _by_label(before) if isinstance(before, Artifact) else {}
         self.now = _loops(program)

@@ -51,7 +51,7 @@ class Loop:
     depth: int = 0
 
     @property
-    def run(self) -> tuple[int, int]:
+    def span(self) -> tuple[int, int]:
         return self.first, self.last
 
     @property
@@ -116,20 +116,23 @@ def _loops_in(function: Function) -> list[Loop]:
     for end, header in graph.edges:
         if _dominates(header, end, dominators):
             ends.setdefault(header, set()).add(end)
-    runs = set()
+    spans = set()
     for header, jumps in ends.items():
         inside = graph.subgraph(graph.nodes - {header})
         body = {header} | jumps.union(*(networkx.ancestors(inside, jump) for jump in jumps - {header}))
-        runs.add(_run_around(header, body, blocks))
-    return [
-        Loop(function, *run, sum(other != run and _is_within(run, other) for other in runs)) for run in sorted(runs)
-    ]
+        spans.add(_contiguous_span(header, body, blocks))
+    for body in networkx.strongly_connected_components(graph):
+        if len(body) > 1 and body.isdisjoint(ends):  # jumps lead into its middle
+            spans.add(_contiguous_span(min(body), body, blocks))
+    depths = {span: sum(other != span and _is_within(span, other) for other in spans) for span in spans}
+    return [Loop(function, *span, depths[span]) for span in sorted(spans)]
 
 
 _ENTRY = -1
 _END = re.compile(
-    r"(?:ret|jmp|ud2|b|br|brk)\b(?!\.)"
-    r"|(?:call|bl) +(?:_Unwind_Resume|__cxa_(?:re)?throw|abort|std::(?:terminate|__throw)|__stack_chk_fail|c10::detail)"
+    r"(?:(?:notrack|bnd|repz?) +)?(?:ret|jmp|ud2|b|br|brk)\b(?!\.)"
+    r"|(?:call|bl) +(?:_Unwind_Resume|__cxa_(?:re)?throw|abort|std::(?:terminate|__throw)|__stack_chk_fail"
+    r"|__assert_fail|c10::detail::torch)"
 )
 """An instruction after which the next one does not run."""
 
@@ -155,11 +158,19 @@ def _edges(function: Function, blocks: Sequence[range]) -> list[tuple[int, int]]
         if not _ends(last) and number + 1 < len(blocks):
             found.append((number, number + 1))
     reached = {after for _, after in found}
+    tables = [number for number, block in enumerate(blocks) if _jumps_by_table(function.instructions[block[-1]])]
+    found += [(number, other) for number in tables for other in range(1, len(blocks)) if other not in reached]
+    reached |= {after for _, after in found}
     return [*found, *((_ENTRY, number) for number in range(len(blocks)) if not number or number not in reached)]
 
 
 def _ends(each: Instruction) -> bool:
     return _END.match(f"{each.mnemonic} {each.operands}") is not None
+
+
+def _jumps_by_table(each: Instruction) -> bool:
+    """Whether the target of a jump is computed, as for a `switch`."""
+    return each.target is None and re.search(r"\b(?:jmp|br)\b", f"{each.mnemonic} {each.operands}") is not None
 
 
 def _dominates(header: int, block: int, dominators: Mapping[int, int]) -> bool:
@@ -169,7 +180,7 @@ def _dominates(header: int, block: int, dominators: Mapping[int, int]) -> bool:
     return block == header
 
 
-def _run_around(header: int, body: Container[int], blocks: Sequence[range]) -> tuple[int, int]:
+def _contiguous_span(header: int, body: Container[int], blocks: Sequence[range]) -> tuple[int, int]:
     """The first and last instruction of the loop's blocks that stand in one row with its header."""
     first = last = header
     while first - 1 in body:
@@ -179,8 +190,8 @@ def _run_around(header: int, body: Container[int], blocks: Sequence[range]) -> t
     return blocks[first].start, blocks[last][-1]
 
 
-def _is_within(run: tuple[int, int], other: tuple[int, int]) -> bool:
-    return other[0] <= run[0] and run[1] <= other[1]
+def _is_within(span: tuple[int, int], other: tuple[int, int]) -> bool:
+    return other[0] <= span[0] and span[1] <= other[1]
 
 
 def hot_loop(functions: Sequence[Function], language: str) -> Loop | None:
@@ -190,7 +201,7 @@ def hot_loop(functions: Sequence[Function], language: str) -> Loop | None:
         loop
         for loop in every
         if not any(
-            other.function is loop.function and other.depth > loop.depth and _is_within(other.run, loop.run)
+            other.function is loop.function and other.depth > loop.depth and _is_within(other.span, loop.span)
             for other in every
         )
     ]

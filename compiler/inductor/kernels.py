@@ -214,7 +214,8 @@ def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fu
         fresh = [node for node in writers.values() if node not in done]
         if call.kernel:
             candidates = known.nodes_of(call.kernel, definitions)
-            origins = tuple(node for node in candidates if node in fresh) or candidates
+            left = [node for node in candidates if node not in done]
+            origins = tuple([node for node in left if node in fresh] or left[:1]) or candidates
         else:  # the last extern node not yet called that writes one of these buffers
             origins = tuple([node for node in fresh if known.facts[node].kind in ("extern", "template")][-1:])
             if _waits(call):

@@ -496,9 +496,10 @@ def reason_disabled() -> str:
     stance = eval_frame._stance.stance
     if stance in ("force_eager", "eager_on_recompile", "eager_then_compile"):
         return f'torch.compiler.set_stance("{stance}") is in effect'
-    if names := [name for name in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE") if os.environ.get(name) == "1"]:
-        return f"the environment has {names[0]}=1"
-    return "torch._dynamo.config.disable is set" if dynamo_config.disable else ""
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return "the environment has TORCHDYNAMO_DISABLE=1"
+    is_off = dynamo_config.disable
+    return "torch.compile is disabled (TORCH_COMPILE_DISABLE, or torch._dynamo.config.disable)" if is_off else ""
 
 
 def inner_function(fn: Any) -> Any:

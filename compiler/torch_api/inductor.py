@@ -517,13 +517,18 @@ def _moves_of_launch(launch: Any) -> dict[str, int]:
 
     What the kernel writes counts twice, but once if nothing was written to the memory before.
     """
-    written = {each.get_name() for each in launch.mutable_args}
+    written = {_view_of(each) for each in launch.mutable_args}
     moved: Counter[str] = Counter()
-    for given in launch.inputs:
+    for view, given in {_view_of(each): each for each in launch.inputs}.items():
         name, elements = given.get_name(), V.graph.sizevars.optimization_hint(math.prod(given.get_size()), fallback=0)
-        is_read = name not in written or not _is_unwritten(name, launch)
-        moved[name] += int(elements) * int(given.get_dtype().itemsize) * (is_read + (name in written))
+        is_read = view not in written or not _is_unwritten(name, launch)
+        moved[name] += int(elements) * int(given.get_dtype().itemsize) * (is_read + (view in written))
     return dict(moved)
+
+
+def _view_of(tensor: Any) -> tuple[str, str]:
+    """Key of a part of a buffer."""
+    return tensor.get_name(), str(tensor.get_layout())
 
 
 def _is_unwritten(name: str, launch: Any) -> bool:
@@ -532,6 +537,7 @@ def _is_unwritten(name: str, launch: Any) -> bool:
     earlier = itertools.takewhile(lambda operation: operation is not launch, V.graph.operations)
     return (
         isinstance(loop, Pointwise)
+        and bool(loop.ranges)
         and all(size == 0 for size in loop.ranges)
         and not any(name in made.get_mutation_names() for operation in earlier for made in operation.get_outputs())
     )

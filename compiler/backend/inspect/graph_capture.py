@@ -28,7 +28,7 @@ from compiler.triton_interpreter.user_kernels import interpret_launches
 from compiler.virtual_gpu.retargeting import NoInstructionsError, retarget_backends
 
 
-def launches_for(gpu: Target | None) -> AbstractContextManager[None]:
+def interpret_without_gpu(gpu: Target | None) -> AbstractContextManager[None]:
     """Without a GPU, interpret users' Triton kernels in the block; each gives a warning that it was interpreted."""
 
     def warn(problem: Problem) -> None:
@@ -122,7 +122,7 @@ def capture_graphs(asked: InspectedCall, gpu: Target | None = None) -> list[Capt
         chosen.append(Decision(pass_name, "", (), verdict, why))
 
     retarget = retarget_backends(gpu, record_choice) if gpu else nullcontext()
-    with observe(BreakCounter()), with_backward(), launches_for(gpu), retarget:
+    with observe(BreakCounter()), with_backward(), interpret_without_gpu(gpu), retarget:
         asked.compile(backend)(*asked.args, **asked.kwargs)
     if errors:
         raise errors[0]

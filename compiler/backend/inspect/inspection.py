@@ -24,7 +24,7 @@ from compiler.backend.inspect.graph_capture import (
     InspectedCall,
     capture_for_gpu,
     capture_graphs,
-    launches_for,
+    interpret_without_gpu,
 )
 from compiler.backend.inspect.why_not_fused import Lookup
 from compiler.backend.ir import BackendError, Kernel, Program
@@ -339,7 +339,7 @@ class Inspection:
         run gets random gradients.
         """
         self._require_device()
-        with launches_for(None):
+        with interpret_without_gpu(None):
             return compare_passes((graph.captured, graph.stages.programs) for graph in self.graphs)
 
     def _run_again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Inspection:
@@ -463,5 +463,6 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     function = inner_function(fn) or fn
     asked = InspectedCall(function, function, args, kwargs, dynamic=dynamic)
     if not (captured := capture_graphs(asked)):
-        raise BackendError(reason_disabled() or "the call has no tensor operations that torch.compile captures")
+        reason = reason_disabled() or "the call has no tensor operations that torch.compile captures"
+        raise BackendError(f"nothing was compiled: {reason}")
     return Inspection(asked, _run_all(captured, pipeline.PASSES, Thresholds()))

@@ -217,7 +217,7 @@ def constant(value: Any) -> Rule:
 
 def iota(low: Lowering, length: Any, *, start: Any, step: Any, **_: Any) -> Tensor:
     dtype = low.dtype
-    if dtype not in (torch.int64, torch.int32, torch.float32, torch.float64) or isinstance(start + step, float):
+    if dtype not in (torch.int64, torch.int32):
         raise NoRuleError("positions are whole numbers")
     return low.fill(lambda at: cast(at[0] * Index.of(step) + Index.of(start), dtype))
 
@@ -359,7 +359,7 @@ INDEXING: dict[str, Rule] = {
     "aten.constant_pad_nd.default": constant_pad,
     "aten.slice_scatter.default": slice_scatter,
     "aten.select_scatter.default": select_scatter,
-    **dict.fromkeys(("aten.flip.default", "prims.rev.default"), flip),
+    "aten.flip.default": flip,
     "aten.roll.default": roll,
     "aten.repeat.default": repeat,
     **{f"aten.{name}": second for name in ("full.default", "full_like.default", "fill.Scalar", "fill.Tensor")},

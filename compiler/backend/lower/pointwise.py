@@ -226,21 +226,21 @@ def whole_division(name: str) -> Rule:
         if is_whole and not (isinstance(y, int) and y > 0):
             raise NoRuleError("a division of integers may be by zero, which is an error")
         if is_whole and name == "fmod":
-            return arithmetic(truncated_rest)(low, x, y)
+            return arithmetic(integer_fmod)(low, x, y)
         return arithmetic(partial(operation, name), lambda _: name in ("remainder", "fmod"))(low, x, y)
 
     return rule
 
 
-def truncated_rest(x: Expr, y: Expr) -> Expr:
-    """The rest of a division of integers that rounds to 0: of the sign of x."""
+def integer_fmod(x: Expr, y: Expr) -> Expr:
+    """The remainder of a division that rounds to 0: it has the sign of x."""
     return operation("sub", x, operation("mul", operation("truncdiv", x, y), y))
 
 
 def shift(name: str) -> Rule:
     def rule(low: Lowering, x: Any, y: Any) -> Tensor:
-        if low.dtype.is_floating_point:
-            raise NoRuleError("a shift of floating-point numbers")
+        if low.dtype.is_floating_point or low.dtype == torch.bool:
+            raise NoRuleError(f"a shift of {str(low.dtype).removeprefix('torch.')}")
         return arithmetic(partial(operation, name))(low, x, y)
 
     return rule
@@ -338,7 +338,7 @@ def random_integers(low: Lowering, least: int, end: int, size: Sequence[Any], se
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"}
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _KINDS = ("Tensor", "Scalar")
-_SIDES = ("left", "right")
+_SIDES, _SHIFTED = ("left", "right"), ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _ROUNDING_ON_CPU = ("add", "sub", "rsub", *_COMPARISONS)
 
 POINTWISE: dict[str, Rule] = {
@@ -358,9 +358,7 @@ POINTWISE: dict[str, Rule] = {
     **{f"aten.pow.{kind}": power for kind in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")},
     **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in _KINDS},
     **{f"aten.__{side[0]}shift__.{kind}": shift(f"shift_{side}") for side in _SIDES for kind in _KINDS},
-    **{
-        f"aten.bitwise_{side}_shift.Tensor{kind}": shift(f"shift_{side}") for side in _SIDES for kind in ("", "_Scalar")
-    },
+    **{f"aten.bitwise_{side}_shift.{kind}": shift(f"shift_{side}") for side in _SIDES for kind in _SHIFTED},
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.{name}.default": plain(name) for name in ("maximum", "minimum", "neg", "atan2", "hypot")},
     **{f"aten.clamp_min.{kind}": plain("maximum") for kind in ("default", "Tensor")},

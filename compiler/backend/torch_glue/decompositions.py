@@ -241,5 +241,6 @@ def decompositions(random: str = "philox", has_scan: bool = False) -> dict[Any, 
     kept, own = (_KEPT_WHOLE + _RANDOM_OPERATORS, {}) if random == "eager" else (_KEPT_WHOLE, _RANDOM_NUMBERS)
     whole = {*kept, "aten.detach"} if has_scan else {*kept}
     found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in whole}
-    also = {op: table("prims")[op] for op in (_aten.glu.default, _aten.ldexp.Tensor)}  # which Inductor lowers whole
-    return {**found, **also, **own, **_MENDED, **_POOLING}
+    # Inductor has lowerings of these.
+    extra = {op: table("prims")[op] for op in (_aten.glu.default, _aten.ldexp.Tensor)}
+    return {**found, **extra, **own, **_MENDED, **_POOLING}

@@ -72,7 +72,7 @@ def shift_left(a, b):  # 0 if no bit is left
     is_within = (b >= 0) & (b < a.dtype.primitive_bitwidth)
     return tl.where(is_within, a << b, 0).to(a.dtype)""",
     "shift_right": """
-def shift_right(a, b):  # of the sign of a if no bit is left
+def shift_right(a, b):  # the sign of a if no bit is left
     is_within = (b >= 0) & (b < a.dtype.primitive_bitwidth)
     return tl.where(is_within, a >> b, tl.where(a < 0, -1, 0)).to(a.dtype)""",
     "truncdiv": """
@@ -144,6 +144,8 @@ def first_smallest(a, i, b, j):  # NaN counts as the smallest; of equal ones the
     return tl.where(is_first, a, b), tl.where(is_first, i, j)""",
 }
 """Helpers for operations that Triton lacks or computes differently. A module contains the helpers that it calls."""
+_READ_DTYPE = ("shift_left", "shift_right", "remainder", "floordiv")
+"""Operations of two arguments whose helpers ask for the dtype of the first."""
 
 EXACT, RELATIVE, ABSOLUTE = range(3)
 _CONTINUOUS = frozenset(
@@ -326,6 +328,8 @@ class TritonText(KernelText):
             first, *others = value.args
             typed = f"tl.full([], {bare(self.argument(first))}, tl.{TYPES[first.dtype]})"
             return [typed, *(self.argument(arg) for arg in others)]
+        if value.name in _READ_DTYPE and isinstance(first := value.args[0], Const):
+            return [f"tl.full([], {bare(self.argument(first))}, tl.{TYPES[first.dtype]})", self.argument(value.args[1])]
         beside = value.args[1:] if value.name == "where" else value.args
         is_sum = OPERATIONS[value.name].triton.startswith(("(", "tl.where"))
         is_typed = not is_sum or all(isinstance(arg, Const) for arg in beside)

@@ -108,6 +108,33 @@ def test_hot_loop_has_no_code_from_behind_the_function() -> None:
     assert (loop.calls, loop.depth) == ((), 1)
 
 
+INTO_THE_MIDDLE = """
+0000000000000000 <kernel>:
+   0:	je     8 <kernel+0x8>
+   4:	vaddps ymm0,ymm0,YMMWORD PTR [rdi]
+   8:	vmulps ymm0,ymm0,YMMWORD PTR [rsi]
+   c:	jne    4 <kernel+0x4>
+  10:	ret
+"""
+TABLE = """
+0000000000000000 <kernel>:
+   0:	xor    eax,eax
+   4:	notrack jmp rdx
+   8:	vaddps ymm0,ymm0,YMMWORD PTR [rdi]
+   c:	jmp    14 <kernel+0x14>
+  10:	vmulps ymm0,ymm0,YMMWORD PTR [rsi]
+  14:	jne    0 <kernel+0x0>
+  18:	ret
+"""
+
+
+@pytest.mark.parametrize(("code", "span"), [(INTO_THE_MIDDLE, (1, 3)), (TABLE, (0, 5))])
+def test_hot_loop_of_jumps_into_its_middle(code: str, span: tuple[int, int]) -> None:
+    loop = hot_loop(read_functions(code), "x86")
+    assert loop is not None
+    assert loop.span == span
+
+
 def test_remarks_have_the_reason_of_a_refusal() -> None:
     text = (
         "kernel.cpp:7:9: missed: couldn't vectorize loop\n"

@@ -137,9 +137,17 @@ def test_bytes_are_those_of_one_call_with_a_row(backend: str, name: str, calls: 
     record = explore(rows_changed, (torch.ones(4, 100),), options=Options(backend=backend, target="h100")).record
     found = [(kernel.calls, kernel.bytes) for kernel in record.kernels if kernel.name == name]
     assert found == [(calls, 2 * 400)] * (2 // calls)
+    entities = [each for artifact in record.of_stage("kernels") for each in artifact.entities]
+    assert [each.attrs["bytes"] for each in entities if each.label == name and "bytes" in each.attrs] == [2 * 400] * 2
     whole = estimate(record)
     assert whole is not None
     assert whole.bytes == sum(kernel.calls * kernel.bytes for kernel in record.kernels)
+
+
+def test_tensor_that_is_given_twice_is_read_once() -> None:
+    x = torch.ones(100)
+    record = explore(lambda x: launch(add_kernel, x, x).sin(), (x,), options=Options(target="h100")).record
+    assert [kernel.bytes for kernel in record.kernels if kernel.category == "user"] == [2 * 400]
 
 
 def test_launches_outside_of_graphs_have_values() -> None:
