@@ -89,8 +89,9 @@ def machine_facts(
     load_bits, store_bits = mix.access_bits(stage, text)
     fits, shortage = _occupancy(output, target)
     work = roofline.work(source.kernel, record)
-    moved = source.kernel.bytes
-    seconds, bound = roofline.least_seconds(target, bytes=moved, flops=work.flops, dtype=work.dtype, matmul=work.matmul)
+    seconds, bound = roofline.least_seconds(
+        target, bytes=source.kernel.bytes, flops=work.flops, dtype=work.dtype, matmul=work.matmul
+    )
     facts = Binary(
         kernel=source.kernel.id,
         target=target.name,
@@ -106,7 +107,7 @@ def machine_facts(
         mix=mix.instruction_mix(stage, text),
         load_bits=load_bits,
         store_bits=store_bits,
-        bytes=moved,
+        bytes=source.kernel.bytes,
         flops=work.flops,
         bound_seconds=seconds,
         bound=bound,

@@ -16,11 +16,11 @@ _HINT = (
     "if the kernel is not at fault, run it on a machine with a GPU; an operator of torch.library.triton_op can have an "
     "implementation for the CPU: register_kernel('cpu')"
 )
-_COPIED = (
+_IMPORT_BY_NAME = (
     "torch.compile copies the kernel's source without {name}, the module {module}: import by name what it calls, "
     "with `from {module} import …`"
 )
-_UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
+_UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 @contextmanager
@@ -54,12 +54,10 @@ class InterpretedLaunches:
         if 0 in asked.grid:
             return
         if why := self._failure(asked):
-            reason, hint = (
-                f"the Triton kernel {asked.name} runs on a GPU, there is none here, and Triton's interpreter",
-                _HINT,
-            )
-            if (unknown := _UNKNOWN.search(why)) and (module := asked.module_named(unknown[1])):
-                hint = _COPIED.format(name=unknown[1], module=module)
+            reason = f"the Triton kernel {asked.name} runs on a GPU, there is none here, and Triton's interpreter"
+            hint = _HINT
+            if (unknown := _UNKNOWN_NAME.search(why)) and (module := asked.module_named(unknown[1])):
+                hint = _IMPORT_BY_NAME.format(name=unknown[1], module=module)
             self._note(asked.name, f"{reason} {why}", hint)
             raise NoGpuError(f"{reason} {why}: {hint}")
         self._note(

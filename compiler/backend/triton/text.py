@@ -324,12 +324,13 @@ class TritonText(KernelText):
 
     def typed_arguments(self, value: Op) -> list[str]:
         """Texts of the arguments. Constants have an explicit dtype if Triton can't infer it from another argument."""
-        if all(isinstance(arg, Const) or (isinstance(arg, Index) and arg.constant is not None) for arg in value.args):
+        reads_dtype = value.name in _READ_DTYPE and isinstance(value.args[0], Const)
+        if reads_dtype or all(
+            isinstance(arg, Const) or (isinstance(arg, Index) and arg.constant is not None) for arg in value.args
+        ):
             first, *others = value.args
             typed = f"tl.full([], {bare(self.argument(first))}, tl.{TYPES[first.dtype]})"
             return [typed, *(self.argument(arg) for arg in others)]
-        if value.name in _READ_DTYPE and isinstance(first := value.args[0], Const):
-            return [f"tl.full([], {bare(self.argument(first))}, tl.{TYPES[first.dtype]})", self.argument(value.args[1])]
         beside = value.args[1:] if value.name == "where" else value.args
         is_sum = OPERATIONS[value.name].triton.startswith(("(", "tl.where"))
         is_typed = not is_sum or all(isinstance(arg, Const) for arg in beside)

@@ -111,7 +111,7 @@ def distance(value: torch.Tensor, exact: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("code", ["cpp", "triton"])
 def test_all_shifts_match_eager(code: str) -> None:
-    def shifted(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    def shift(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
         found = []
         for x, y in pairs:
             found += [
@@ -132,16 +132,16 @@ def test_all_shifts_match_eager(code: str) -> None:
         by = torch.arange(-3 if limits.min else 0, limits.bits + 3).to(dtype)
         pairs.append((x[:, None].repeat(1, len(by)), by.repeat(len(x), 1)))
     torch.compiler.reset()
-    run = compiler.open(shifted, pairs)
+    run = compiler.open(shift, pairs)
     assert not any(isinstance(step, Extern) for step in run.scheduled.steps)
-    found = torch.compile(shifted, backend=tcompile, options={"code": code})(pairs)
-    for got, wanted in zip(found, shifted(pairs), strict=True):
+    found = torch.compile(shift, backend=tcompile, options={"code": code})(pairs)
+    for got, wanted in zip(found, shift(pairs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("code", ["cpp", "triton"])
 def test_operators_that_torch_lowers_whole_become_kernels(code: str) -> None:
-    def called(x: torch.Tensor, y: torch.Tensor, i: torch.Tensor, ends: torch.Tensor) -> list[torch.Tensor]:
+    def call_operators(x: torch.Tensor, y: torch.Tensor, i: torch.Tensor, ends: torch.Tensor) -> list[torch.Tensor]:
         buckets = [torch.bucketize(x, ends, right=right, out_int32=right) for right in (False, True)]
         near = nn.functional.cosine_similarity(x, y)
         grid = nn.functional.affine_grid(y[:4].view(2, 2, -1)[:, :, :3], [2, 1, 3, 5], align_corners=False)
@@ -162,6 +162,6 @@ def test_operators_that_torch_lowers_whole_become_kernels(code: str) -> None:
     x[0, :3] = torch.tensor([torch.nan, torch.inf, 0.0])
     arguments = (x, y, i, torch.tensor([-1.0, 0, 0, 1]))
     torch.compiler.reset()
-    assert not any(isinstance(step, Extern) for step in compiler.open(called, *arguments).scheduled.steps)
-    found = torch.compile(called, backend=tcompile, options={"code": code})(*arguments)
-    torch.testing.assert_close(found, called(*arguments), equal_nan=True)
+    assert not any(isinstance(step, Extern) for step in compiler.open(call_operators, *arguments).scheduled.steps)
+    found = torch.compile(call_operators, backend=tcompile, options={"code": code})(*arguments)
+    torch.testing.assert_close(found, call_operators(*arguments), equal_nan=True)
