@@ -42,9 +42,11 @@ def start_guard(code: str, seconds: float = 60, most_bytes: int = 10**9) -> subp
 
 
 def is_running(file: Path) -> bool:
+    """Whether the process whose number is in the file runs; it does not if there is no file, or nothing in it yet."""
     try:
-        return Path(f"/proc/{file.read_text()}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        process = int(file.read_text())
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ValueError):
         return False
 
 
