@@ -104,7 +104,7 @@ def compile_graph(
     mine = donated_names() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
     replays = graphs() if graphs is not None and ctx.processors else None
-    if ctx.processors and (replays is None or replays.gave_up):  # a replay can't check for retain_graph=True
+    if ctx.processors:
         ctx.donated = donated_inputs(module, mine)
     if options.tuned and (ctx.processors or options.code == "triton"):
         passes = pipeline.passes_for_tuning(passes)
@@ -121,7 +121,8 @@ def compile_graph(
     if replays is None:
         return call
     if is_replayed:
-        return replays.record_graphs(call, module, inputs, name, program.constants.values())
+        constants, overwrites = program.constants.values(), bool(program.overwritten)
+        return replays.record_graphs(call, module, inputs, name, constants, overwrites=overwrites)
     return replays.mark_backward(call) if name == "backward" else call
 
 

@@ -24,6 +24,7 @@ from torch._inductor.utils import count_tangents, get_first_incompatible_cudagra
 from torch.fx import GraphModule
 
 from compiler.torch_api.aot import Call, forward_facts, mark_boxed
+from compiler.torch_api.bindings import keeps_graph
 from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explain, replay_words
 from compiler.torch_api.fx import value_of
 
@@ -51,8 +52,14 @@ class Graphs:
         dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
         return replay_words("the call", len(_fixed_inputs(module, half)), len(inputs), dynamic)
 
-    def record_graphs(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
-        """Wrap a call in CUDA graphs: its first run is normal, the second is recorded, later ones are replayed."""
+    def record_graphs(
+        self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any, *, overwrites: bool
+    ) -> Call:
+        """Wrap a call in CUDA graphs: its first run is normal, the second is recorded, later ones are replayed.
+
+        `overwrites` says that the call is a backward that overwrites saved tensors, unless `retain_graph=True`: then
+        each of the two ways is recorded by itself, when it is first used.
+        """
         self.device = rules.get_device_index(module)
         facts = {
             "device_index": self.device,
@@ -64,7 +71,14 @@ class Graphs:
             "mutated_input_idxs": tuple(rules.find_input_mutations(module.graph)),
             "compile_id": CompileContext.current_compile_id(),
         }
-        return mark_boxed(trees.cudagraphify_impl(call, list(inputs), _fixed_inputs(module, half), **facts))  # type: ignore[arg-type]
+
+        def record() -> Call:
+            return trees.cudagraphify_impl(call, list(inputs), _fixed_inputs(module, half), **facts)  # type: ignore[arg-type]
+
+        if not overwrites:
+            return mark_boxed(record())
+        overwriting, keeping = record(), record()
+        return mark_boxed(lambda args: keeping(args) if keeps_graph() else overwriting(args))
 
     def mark_backward(self, call: Call) -> Call:
         """Wrap a backward that is not replayed, so that the forward's CUDA graphs know when it runs."""

@@ -402,6 +402,11 @@ class Program(_Printed):
         return frozenset(name for kernel in self.kernels for name in kernel.taken)
 
     @cached_property
+    def overwritten(self) -> frozenset[str]:
+        """Names of the inputs whose memory other buffers reuse: saved tensors that a backward is the last to read."""
+        return frozenset(buffer.reuses for buffer in self.buffers).intersection(self.inputs)
+
+    @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """Its kernels, without the extern calls."""
         return tuple(step for step in self.steps if isinstance(step, Kernel))

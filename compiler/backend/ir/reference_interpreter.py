@@ -138,7 +138,7 @@ class State:
         if name not in self.memory:
             buffer = self.program.by_name[name]
             shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
-            if buffer.reuses and not (buffer.reuses in self.program.inputs and keeps_graph()):
+            if buffer.reuses and not (buffer.reuses in self.program.overwritten and keeps_graph()):
                 self.memory[name] = self.memory.pop(buffer.reuses).as_strided(shape, strides, 0)
             else:
                 self.memory[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=buffer.device)

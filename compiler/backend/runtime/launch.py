@@ -205,7 +205,7 @@ class Launcher:
             wrong = [f"{'' if holds else 'not '}{value} & 15" for value, holds in expected.items()]
             self.line(f"if {' or '.join(wrong)}:")
             self.line(f"    return again(args, ({''.join(f'{value} & 15 == 0, ' for value in expected)}))")
-        if any(buffer.reuses in self.program.inputs for buffer in self.program.buffers):
+        if self.program.overwritten:
             self.line("kept = keeps_graph()")
         self.line(f"stream = stream_of({gpu})")
 
@@ -254,7 +254,7 @@ class Launcher:
             old, before = _variable(buffer.reuses), self.program.by_name[buffer.reuses]
             is_alike = (before.shape, before.strides) == (buffer.shape, buffer.strides)
             view = old if is_alike else f"view({old}, {shape}, {strides}, 0)"
-            is_input = buffer.reuses in self.program.inputs
+            is_input = buffer.reuses in self.program.overwritten
             if self.gpu is not None:  # the kernel may still read the buffer that it overwrites
                 address = self.pointer(buffer.reuses)
                 self.pointers |= {} if is_input else {name: address}

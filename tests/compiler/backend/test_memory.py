@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F  # noqa: N812
 
 import compiler
@@ -16,6 +17,8 @@ from compiler.backend.backend import interpret_triton
 from compiler.backend.ir import Program
 from compiler.backend.passes.context import Context
 from compiler.backend_record.facts import memory_facts
+from compiler.torch_api import graph_capture
+from compiler.torch_api.graph_capture import Graphs
 
 ROWS, WIDE = 512, 256
 UNIT = 4 * ROWS * WIDE
@@ -110,11 +113,46 @@ def test_backward_reuses_saved_tensors_unless_retain_graph(
     torch.compiler.reset()
     results = torch.compile(saved_twice, backend="tcompile")(x, weight)
     _, backward = gpu_programs
-    over = {buffer.reuses for buffer in backward.buffers} & {*backward.inputs}
-    assert over == {"mm_1"}, str(backward)  # gelu's input: neither the inputs nor the user's results
+    assert backward.overwritten == {"mm_1"}, str(backward)  # gelu's input: neither the inputs nor the user's results
     shown = results[0].clone()
     expected = torch.autograd.grad([one.sum() for one in saved_twice(x, weight)], (x, weight))
     for is_kept in (True, True, False):
         found = torch.autograd.grad([one.sum() for one in results], (x, weight), retain_graph=is_kept)
         torch.testing.assert_close(found, expected)
     torch.testing.assert_close(results[0], shown)
+
+
+class Sine(torch.autograd.Function):
+    """A backward that is a boxed call, as AOTAutograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: Callable[[list[Any]], Any]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.call = call
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.call([*ctx.saved_tensors, gradient]), None
+
+
+def test_backward_that_keeps_saved_tensors_has_its_own_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings: list[list[int]] = []
+
+    def record(call: Any, inputs: Any, fixed: Any, **facts: Any) -> Any:
+        runs: list[int] = []
+        recordings.append(runs)
+        return lambda args: (runs.append(len(args)), call(args))[1]
+
+    monkeypatch.setattr(graph_capture.trees, "cudagraphify_impl", record)
+    monkeypatch.setattr(graph_capture.rules, "get_device_index", lambda _: 0)
+    inputs = [torch.ones(3), torch.ones(3)]
+    module = make_fx(lambda x, gradient: x.cos() * gradient, tracing_mode="fake")(*inputs)
+    for overwrites in (True, False):
+        recordings.clear()
+        call = Graphs().record_graphs(lambda args: module(*args), module, inputs, "backward", (), overwrites=overwrites)
+        x = torch.linspace(-1, 1, 3, requires_grad=True)
+        result = Sine.apply(x, call).sum()
+        for is_kept in (True, True, False):
+            torch.testing.assert_close(torch.autograd.grad(result, x, retain_graph=is_kept), (x.cos(),))
+        assert recordings == ([[2], [2, 2]] if overwrites else [[2, 2, 2]])
