@@ -1,6 +1,6 @@
-"""Group graph breaks by site and recompilations by cause.
+"""Group graph breaks by site, recompilations by cause, and problems by what is told of them.
 
-If code is compiled several times, the same break or guard failure occurs several times.
+If code is compiled several times, the same break, guard failure or problem occurs several times.
 """
 
 from __future__ import annotations
@@ -52,6 +52,21 @@ def card_number(problem: Problem, record: Record) -> int | None:
     found = break_of(problem, record)
     groups = break_groups(record.breaks) if found is not None else []
     return next((number for number, group in enumerate(groups, 1) if found in group), None)
+
+
+def problem_groups(record: Record, stage: str = "") -> list[list[Problem]]:
+    """Group problems of each stage, or of one, with the same reason, hint and card: they differ in their graphs."""
+    groups: dict[tuple[str, str, str, int | None], list[Problem]] = {}
+    for problem in record.problems:
+        if stage in ("", problem.stage):
+            told = (problem.stage, problem.reason, problem.hint, card_number(problem, record))
+            groups.setdefault(told, []).append(problem)
+    return list(groups.values())
+
+
+def graphs_of(problems: Sequence[Problem]) -> str:
+    """The graphs of problems: `1/0, 3/0`; "" if none has one."""
+    return ", ".join(dict.fromkeys(problem.graph for problem in problems if problem.graph))
 
 
 def _count(groups: int, group: str, facts: int, fact: str) -> str:

@@ -24,7 +24,7 @@ from explorer.findings.timing.measured import add_measured_times
 from explorer.findings.versus import names_of, totals
 from explorer.reading.kernel_table import list_of_kernels
 from explorer.reading.placements import add_placed_lines
-from explorer.reading.sites import break_count, break_of, recompile_count
+from explorer.reading.sites import break_count, break_of, graphs_of, problem_groups, recompile_count
 from explorer.reading.source_lines import SourceLines
 from explorer.reading.source_marks import source_marks
 from explorer.reading.stacks import folded_rows, names_of_stacks, stacks_of
@@ -158,7 +158,7 @@ class Payload:
             "sides": [*sides.values()] if both else [],
             "unit": unit,
             "seconds": None if both else stage_seconds(self.record, name),
-            "problems": [_problem(item, self.record) for item in self.record.problems if item.stage == name],
+            "problems": [_problem(group, self.record) for group in problem_groups(self.record, name)],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],
             "pending": self.pending.get(name, 0) or self.makes.get(name, 0),
             "makes": words.ask if name in self.makes else "",
@@ -215,11 +215,11 @@ def level_of(artifact: Artifact, record: Record) -> str:
     return str(artifact.attrs.get("level", ""))
 
 
-def _problem(problem: Problem, record: Record) -> dict[str, Any]:
-    """A problem as JSON values, with the id of the break whose card explains it, or ""."""
-    found = break_of(problem, record)
+def _problem(group: Sequence[Problem], record: Record) -> dict[str, Any]:
+    """Equal problems of a stage as JSON values, with the id of the break whose card explains them, or ""."""
+    found = break_of(group[0], record)
     card = break_id(found) if found is not None else ""
-    return msgspec.to_builtins(problem) | {"card": card}
+    return msgspec.to_builtins(group[0]) | {"graph": graphs_of(group), "card": card}
 
 
 def singular(unit: str) -> str:
@@ -280,11 +280,19 @@ def compared_first(record: Record) -> list[str] | None:
 
 
 def first_line_to_read(artifact: Artifact) -> int:
-    """The line where an artifact is opened: the one that it names, that of its first kernel, or 1."""
+    """The line where an artifact is opened: the one that it names, its first kernel's, just above the first library
+    call of generated code without kernels, or 1.
+    """
     if start := artifact.attrs.get("start"):
         return int(start)
-    lines = [entity.attrs.get("line") or 1 for entity in artifact.entities if entity.kind == "kernel"]
-    return min(lines, default=1)
+    if kernels := _lines_of("kernel", artifact):
+        return min(kernels)
+    calls = _lines_of("extern", artifact) if artifact.stage == "kernels" else ()
+    return max(1, min(calls, default=1) - ROWS_ABOVE)
+
+
+def _lines_of(kind: str, artifact: Artifact) -> list[int]:
+    return [entity.attrs.get("line") or 1 for entity in artifact.entities if entity.kind == kind]
 
 
 def _reading_order(record: Record) -> list[GraphBreak | Frame]:

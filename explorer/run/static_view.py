@@ -17,7 +17,7 @@ from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Problem, Recor
 from compiler.record.plain_text import pluralize
 from explorer.findings import Finding, findings
 from explorer.reading.plain_text import clip, text_lines
-from explorer.reading.sites import break_count, card_number, recompile_count
+from explorer.reading.sites import break_count, card_number, graphs_of, problem_groups, recompile_count
 from explorer.reading.source_marks import landed_lines
 from explorer.reading.stages import counts, stage_title
 from explorer.render.document import parts_for
@@ -244,11 +244,11 @@ def _ops(record: Record) -> str:
 def _problems(record: Record) -> str:
     rows = [
         (
-            f"{stage_title(problem.stage)} {problem.graph}".strip(),
+            f"{stage_title(problem.stage)} {graphs_of((problem, *others))}".strip(),
             problem.reason,
             problem.hint or _card(problem, record),
         )
-        for problem in record.problems[:ROWS]
+        for problem, *others in problem_groups(record)[:ROWS]
     ]
     table = table_html(("stage", "why it could not be had", "what to do"), rows)
     return _facts("problem", len(record.problems), table, "run.tables.problems", is_open=True)

@@ -13,7 +13,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from compiler.capture.function_names import function_name
-from compiler.record import Artifact, Environment, GraphBreak, Recompile, Record
+from compiler.record import Artifact, Environment, GraphBreak, Problem, Recompile, Record
 from compiler.record.options import Options
 from compiler.record.plain_text import first_and_last, one_line, pluralize, size_text
 from explorer.findings.check_text import summary_lines as check_lines
@@ -25,7 +25,14 @@ from explorer.reading.cause import break_reason, recompile_reason, users_place
 from explorer.reading.plain_text import WIDTH, clip, clip_name, columns, text_lines
 from explorer.reading.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.reading.shapes import seconds_text
-from explorer.reading.sites import break_count, card_number, recompile_count, recompile_groups
+from explorer.reading.sites import (
+    break_count,
+    card_number,
+    graphs_of,
+    problem_groups,
+    recompile_count,
+    recompile_groups,
+)
 from explorer.reading.stages import counts, stage_order, stage_seconds, stage_title, stages_not_in_log
 from explorer.render.document import Row, Table
 from explorer.render.text import align_rows, document_text
@@ -227,16 +234,18 @@ def _plain_python(record: Record) -> str:
 
 def _problems(record: Record) -> str:
     """The problems of stages, each once, with its graphs and a hint; the index of a job says what no log has."""
-    graphs: dict[tuple[str, str], list[str]] = {}
-    problems = [problem for problem in record.problems if not problem.is_of_all_logs]
-    for problem in problems:
-        card = card_number(problem, record)
-        where = "`breaks` of this compilation" if record.origin == "log" else f"print(run.cards[{(card or 1) - 1}])"
-        told = problem.hint or (f"its card says what to change: {where}" if card else "")
-        hint = f"\n    {one_line(told)}" if told else ""
-        graphs.setdefault((stage_title(problem.stage), f"{one_line(problem.reason)}{hint}"), []).append(problem.graph)
-    lines = [f"  {stage} {', '.join(found)}".rstrip(" ,") + f": {words}" for (stage, words), found in graphs.items()]
+    groups = [group for group in problem_groups(record) if not group[0].is_of_all_logs]
+    problems = [problem for group in groups for problem in group]
+    lines = [_problem(group, record) for group in groups]
     return "\n\n".join(filter(None, (_section("problem", problems, lines, "run.tables.problems"), not_in_log(record))))
+
+
+def _problem(group: Sequence[Problem], record: Record) -> str:
+    problem, card = group[0], card_number(group[0], record)
+    where = "`breaks` of this compilation" if record.origin == "log" else f"print(run.cards[{(card or 1) - 1}])"
+    told = problem.hint or (f"its card says what to change: {where}" if card else "")
+    hint = f"\n    {one_line(told)}" if told else ""
+    return f"  {stage_title(problem.stage)} {graphs_of(group)}".rstrip() + f": {one_line(problem.reason)}{hint}"
 
 
 def not_in_log(record: Record) -> str:

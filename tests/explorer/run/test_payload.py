@@ -98,6 +98,26 @@ def test_stage_without_artifacts_keeps_its_position() -> None:
     assert stage["problems"][0]["reason"] == "no gradients"
 
 
+def test_code_is_opened_at_its_first_kernel_or_above_its_first_library_call() -> None:
+    mm, kernel = Entity("kernels.call_L9", "extern", "mm", {"line": 9}), Entity("k", "kernel", "k", {"line": 20})
+    code = "\n" * 30
+    for stage, entities, line in (
+        ("kernels", (mm,), 6),
+        ("kernels", (mm, kernel), 20),
+        ("kernels", (), 1),
+        ("captured", (mm,), 1),
+    ):
+        record = Record("", Options(), artifacts=(Artifact(stage, stage, stage, "python", code, entities=entities),))
+        assert manifest(record)["stages"][0]["artifacts"][0]["start"] == line
+
+
+def test_equal_problems_of_graphs_are_told_once() -> None:
+    told = [("kernels", "nothing to compute", "0/0"), ("kernels", "nothing to compute", "1/0"), ("ptx", "no ptxas", "")]
+    record = empty("kernels", problems=tuple(Problem(stage, why, graph=graph) for stage, why, graph in told))
+    shown = [[(each["graph"], each["reason"]) for each in stage["problems"]] for stage in manifest(record)["stages"]]
+    assert shown == [[("0/0, 1/0", "nothing to compute")], [("", "no ptxas")]]
+
+
 def test_unknown_stage_is_shown_under_its_name() -> None:
     record = empty("source", "tile_loops", "kernels")
     assert [stage["title"] for stage in manifest(record)["stages"]] == ["Source", "Tile loops", "Kernels"]
