@@ -111,15 +111,22 @@ def specialized_sizes(reading: Reading) -> Iterator[Advice]:
             yield _specialized_size(symbol, symbol.specialized_by)
 
 
+_ASKED_IN_CODE = (
+    "Compute with the size and don't ask what it is: no comparison with a number, no loop or list of that length on "
+    "that line. If there is one size only, mark nothing as dynamic."
+)
+_MET_IN_OPERATOR = (
+    "An operator there combines it with a size that is fixed, or makes that many results. If a weight has that size, "
+    "nothing has to change: no other size runs. If the line has the number itself, as in view(-1, 8), compute it from "
+    "the shape of the input."
+)
+
+
 def _specialized_size(symbol: Symbol, at: Span) -> Advice:
-    found = (
-        f"{symbol.source} was symbolic, and {at.file}:{at.line} (`{at.code.strip()}`) made it {symbol.became}: code "
-        "for one size, compiled again for the next."
-    )
+    where = f"{at.file}:{at.line}" + (f" (`{code}`)" if (code := at.code.strip()) else "")
+    found = f"{symbol.source} was symbolic, and {where} made it {symbol.became}: code for one size"
+    found += "." if symbol.asked_by == "operator" else ", compiled again for the next."
     ids = (f"source[{at.file}].L{at.line}",)
-    change = Change(
-        "Compute with the size and don't ask what it is: no int(), no comparison with a number, no list of that length "
-        "on that line. If there is one size only, mark nothing as dynamic."
-    )
+    change = Change(_MET_IN_OPERATOR if symbol.asked_by == "operator" else _ASKED_IN_CODE)
     evidence = (Evidence(f"Traced with {symbol.hint}.", "recorded", ids),)
     return Advice("specialised", f"Specialised: {symbol.source}", found, evidence, None, change)

@@ -7,12 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import CodeType
 from typing import NamedTuple, Protocol
 
 from compiler.capture.guard_words import SymbolNames, argument, is_internal, words
 from compiler.capture.sources import is_installed
 from compiler.record import Guard
+from compiler.record.capture_facts import AskedBy
 from compiler.record.printed_code import RESUME_PREFIX
 
 _ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
@@ -101,6 +103,14 @@ def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
     end, line = asked["file"].lstrip("(."), int(asked["line"])  # in brackets if no code of the user asked
     path = next((path for path in names if path.endswith(end)), "")
     return Asked(names[path], line, not is_installed(path)) if path else Asked(end, line)
+
+
+def asked_by(frames: Sequence[tuple[str, str]]) -> AskedBy:
+    """What asked for the value of a symbol, by the files and functions of torch's own frames at that moment."""
+    if not frames:
+        return ""
+    is_traced = any(function == "evaluate_expr" and Path(file).name == "tensor.py" for file, function in frames)
+    return "code" if is_traced else "operator"
 
 
 def _guard(

@@ -60,6 +60,7 @@ class Span:
     installed: bool = False
 
 
+AskedBy = Literal["", "code", "operator"]
 Applicability = Literal["machine-applicable", "maybe", "explanation"]
 """Reliability of a class of advice. "machine-applicable": tests apply the edit as offered, the break is gone, and the
 result is the same. "maybe": the edit helps in the tests, and the caveat names possible effects in other code.
@@ -194,7 +195,9 @@ class Symbol:
 
     `low` and `high` are inclusive; None means no bound. `also` are other sources with the same value at first: torch
     uses the same symbol for them. `became` is the number or expression that it was specialized to, "" if it is still
-    symbolic, and `specialized_by` the line that caused this. `conditions` are assumptions about the symbol.
+    symbolic, and `specialized_by` the line that caused this. `asked_by` says what on that line did: "code" (Python code
+    asked for the number), "operator" (an operator met another size or a number), "" if unknown. `conditions` are
+    assumptions about the symbol.
     """
 
     name: str
@@ -207,6 +210,7 @@ class Symbol:
     became: str = ""
     specialized_by: Span | None = None
     conditions: tuple[Condition, ...] = ()
+    asked_by: AskedBy = ""
 
 
 @dataclass(frozen=True, slots=True)

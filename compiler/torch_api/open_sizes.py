@@ -39,7 +39,8 @@ class SymbolFacts:
     `sources` share the symbol, because their first values were equal. `hint` is the first value, or None.
     `low` and `high` are inclusive bounds, or None.
     `became` is the number or expression that replaced the symbol, "" if it is still symbolic.
-    `stack` is the user's stack at the replacement, outermost first. `asked` is the place that torch recorded, or "".
+    `stack` is the user's stack at the replacement, outermost first. `asked` is the place that torch recorded, or "",
+    and `frame` torch's own frame there, or None.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SymbolFacts:
     became: str = ""
     stack: tuple[traceback.FrameSummary, ...] = ()
     asked: str = ""
+    frame: traceback.FrameSummary | None = None
     conditions: tuple[ConditionFacts, ...] = ()
 
 
@@ -66,6 +68,8 @@ def _symbol(shape_env: Any, symbol: Any, sources: list[Any], hint: Any, names: N
     bounds, became = shape_env.var_to_range[symbol], shape_env.replacements.get(symbol)
     known = shape_env.specialization_stacks
     stacks = [known[source] for source in sources if source in known]
+    place = shape_env.replacements_slocs.get(symbol)
+    frame = place.framework_loc if place is not None else None
     return SymbolFacts(
         name=str(symbol),
         sources=tuple(rename(name, names) for name in dict.fromkeys(map(source_name, sources))),
@@ -74,7 +78,8 @@ def _symbol(shape_env: Any, symbol: Any, sources: list[Any], hint: Any, names: N
         high=_number(bounds.upper),
         became="" if became is None else str(_number(became) if _number(became) is not None else _python(became)),
         stack=tuple(stacks[0]) if stacks else (),
-        asked=str(shape_env.replacements_slocs.get(symbol, "")),
+        asked=str(place or ""),
+        frame=frame if isinstance(frame, traceback.FrameSummary) else None,
         conditions=tuple(_conditions(shape_env, symbol)),
     )
 

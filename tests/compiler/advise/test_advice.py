@@ -347,6 +347,41 @@ def test_specialized_size_is_reported_with_its_line() -> None:
     assert any(advice.rule == "specialised" for advice in advise(record))
 
 
+LAYER = nn.Linear(8, 4)
+
+
+@pytest.mark.parametrize(
+    ("fn", "asked_by", "change", "changed"),
+    [
+        (LAYER, "operator", "If a weight has that size, nothing has to change", None),
+        (
+            lambda x: x.reshape(5, 2, 4) * 2,
+            "operator",
+            "compute it from the shape of the input",
+            lambda x: x.reshape(x.shape[0], 2, x.shape[1] // 2) * 2,
+        ),
+        (
+            lambda x: sum(x[:, at] for at in range(x.shape[1])),
+            "code",
+            "no loop or list of that length",
+            lambda x: x.sum(1),
+        ),
+    ],
+    ids=["weight", "number", "loop"],
+)
+def test_specialized_size_is_told_apart_by_what_asked(fn: Any, asked_by: str, change: str, changed: Any) -> None:
+    x = torch.randn(5, 8)
+    options: dict[str, Any] = {"target": "cpu", "stages": ("captured",), "dynamic": True}
+    record = recorded(fn, x, **options)
+    assert {symbol.asked_by for symbol in record.symbols if symbol.became.isdigit()} == {asked_by}
+    told = [advice.change.text for advice in advise(record) if advice.rule == "specialised"]
+    assert told
+    assert all(change in words for words in told)
+    if changed is not None:
+        torch.testing.assert_close(changed(x), fn(x))
+        assert "specialised" not in found(recorded(changed, x, **options))
+
+
 def test_regional_compilation_is_advised_for_equal_blocks(slow_blocks: Record) -> None:
     advice = found(slow_blocks)["regions"]
     assert advice.change is not None
