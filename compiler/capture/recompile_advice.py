@@ -176,10 +176,13 @@ def applicability(settings: Sequence[str], others: str) -> Applicability:
 def other_conditions(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
     """Describe other changes that would cause a recompilation despite the advice; "" if there are none.
 
-    Symbolic sizes and numbers count as one cause, together with the conditions derived from them.
+    Symbolic sizes and numbers count as one cause, together with the conditions derived from them. So do a tensor's
+    `requires_grad` and the attribute of that name, which torch checks, too, for a DTensor.
     """
     together = {*SIZES, *CONDITIONS} if first.cause in SIZES else {first.cause, *CONDITIONS}
-    others = {item.cause: item for item in reversed(nearest) if item.cause not in together}
+    own = f".{first.cause}"
+    apart = [item for item in nearest if item.cause not in together and not item.argument.endswith(own)]
+    others = {item.cause: item for item in reversed(apart)}
     told = [item.words for item in nearest if others.get(item.cause) is item]
     if not told:
         return ""

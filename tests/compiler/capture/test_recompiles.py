@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
+from compiler.capture.recompile_advice import other_conditions
 from compiler.capture.recompiles import recompile
 from compiler.engine import Exploration, explore
-from compiler.record import Recompile, Record
+from compiler.record import GuardFailure, Recompile, Record
 from compiler.record.options import Options
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guards import FailedGuard
@@ -226,6 +227,14 @@ def test_advice_with_more_to_do_is_two_sentences() -> None:
     found = called(code, "f(torch.ones(4))\nmodule.n = 2\nf(torch.ones(4).double())").recompiles[-1]
     assert ": It takes" not in found.advice
     assert "It takes more than that" in found.advice
+
+
+def test_requires_grad_of_a_dtensor_is_one_change() -> None:
+    first = GuardFailure("0/0", "requires_grad", "x._local_tensor", "False", "True", "requires_grad of `x` was False")
+    attribute = GuardFailure("0/0", "flag", "x.requires_grad", "the bool False", "True", "`x.requires_grad` was False")
+    length = GuardFailure("0/0", "length", "xs", "1", "2", "`xs` had 1 item, now has 2 items")
+    assert other_conditions(first, [first, attribute]) == ""
+    assert other_conditions(first, [first, attribute, length]) == f" It takes more than that: {length.words}."
 
 
 BLOCKS = """
