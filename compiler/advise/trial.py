@@ -27,7 +27,7 @@ from compiler.record.options import Options
 from compiler.targets import is_virtual
 from compiler.timing.candidates import Spec
 from compiler.timing.one_process import check_one_process
-from compiler.timing.rounds import calls_a_round, clock_for, warm_up
+from compiler.timing.rounds import calls_a_round, clock_for, settle, warm_up
 from compiler.timing.spread import Spread
 from compiler.timing.work import job, mark_steps, work
 from compiler.torch_api import apart
@@ -48,7 +48,10 @@ Same = Literal["equal", "close", "differs", "not comparable"]
 
 @dataclass
 class _Side:
-    """The call with or without the change, and its measurements."""
+    """The call with or without the change, and its measurements.
+
+    `graphs` counts the graphs compiled so far, and `compiled` those of the first call and the other explored calls.
+    """
 
     name: str
     options: Options
@@ -57,9 +60,14 @@ class _Side:
     step: Callable[[], None] | None = None
     calls: int = 1
     compile_seconds: float = 0.0
+    graphs: int = 0
+    compiled: int = 0
     draws: bool = False
     results: Sequence[Result] = ()
     rounds: list[float] = field(default_factory=list)
+
+    def count_graph(self) -> None:
+        self.graphs += 1
 
     @property
     def spec(self) -> Spec:
@@ -112,6 +120,7 @@ class _Bench:
     def __init__(self, call: Call, later: Sequence[Call], tell: Tell, *, is_elsewhere: bool) -> None:
         self.call, self.later, self.tell = call, later, tell
         self.is_elsewhere = is_elsewhere
+        self.recompile_limit = apart.recompile_limit()
         self.device = main_device(copy_call(call))
         self.clock = clock_for(self.device)
         self.what: What = "forward"
@@ -133,12 +142,13 @@ class _Bench:
     def prepare(self, side: _Side, folder: str) -> None:
         """Compile, keep the results of the first call, and warm up."""
         self.tell(f"{side.name}: compiling")
-        with side.within():
+        with side.within(), apart.own_history():
             try:
                 with self._own_draws():
                     self._first_call(side, folder)
                 assert side.step is not None
                 self.tell(f"{side.name}: warming up")
+                side.step = settle(side.step, lambda: side.graphs, self.recompile_limit).step
                 side.calls = calls_a_round(warm_up(side.step, self.clock).seconds)
             except CannotApplyError:
                 raise
@@ -156,6 +166,7 @@ class _Bench:
         kept: list[Any] = []
         run = _compile_side(copy, side)
         made = work(copy, _keep_first_value(run, kept), asked)
+        side.graphs = 0
         self.clock.synchronize()
         torch.manual_seed(0)  # the random state is restored at the end of the enclosing block
         random = random_state()
@@ -167,7 +178,7 @@ class _Bench:
                 with other.surroundings.restore():
                     run(*later_args, **later_kwargs)
             self.clock.synchronize()
-        side.compile_seconds = time.perf_counter() - start
+        side.compile_seconds, side.compiled = time.perf_counter() - start, side.graphs
         side.draws = random != random_state()
         gradients = [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in copy.leaves()]
         side.results = results_of(kept[0] if kept else None, gradients)
@@ -200,10 +211,12 @@ class _Bench:
         )
         of = advice.gain.of if advice.gain is not None else "call"
         compiled = (before.compile_seconds, after.compile_seconds) if of == "compile" else (None, None)
+        graphs = (before.compiled, after.compiled) if advice.rule == "recompile" else (None, None)
         return Trial(
             advice=advice.id, what=self.what, device=self.device.type, before=old.middle, after=new.middle,
             gained=gained.middle, low=gained.low, high=gained.high, rounds=len(before.rounds),
-            compile_before=compiled[0], compile_after=compiled[1], same=same, numbers=words,
+            compile_before=compiled[0], compile_after=compiled[1],
+            graphs_before=graphs[0], graphs_after=graphs[1], same=same, numbers=words,
             expected=None if advice.gain is None or self.is_elsewhere else advice.gain.seconds, of=of,
         )  # fmt: skip
 
@@ -213,9 +226,9 @@ def _compile_side(copy: Copy, side: _Side) -> Callable[..., Any]:
     if side.change.eager or side.options.backend == "eager":
         return copy.fn
     if not side.change.regions:
-        return side.spec.compile(copy.fn, side.options, lambda: None)
+        return side.spec.compile(copy.fn, side.options, side.count_graph)
     for block in _blocks(copy, side.change.regions):
-        block.forward = side.spec.compile(block.forward, side.options, lambda: None)
+        block.forward = side.spec.compile(block.forward, side.options, side.count_graph)
     return copy.fn
 
 

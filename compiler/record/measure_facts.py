@@ -207,8 +207,9 @@ class Trial:
     `device` is the device on which both were timed.
 
     `before` and `after` are median seconds of a call. `gained` is the median over `rounds` of the time saved, `low` and
-    `high` its quartiles. The compile seconds are for the first call, with empty caches. `expected` is the gain that the
-    advice claimed, of a "call" or of "compile" time (`of`). `same` is the verdict on the results, and `numbers` their
+    `high` its quartiles. The compile seconds are for the first call, with empty caches, and the graphs, of a trial of
+    advice on recompilations, for all explored calls. `expected` is the gain that the advice claimed, of a "call" or of
+    "compile" time (`of`). `same` is the verdict on the results, and `numbers` their
     difference in words. `problem` says why there are no numbers. A trial by simulation has `traffic_before` and
     `traffic_after` in place of times.
     """
@@ -231,3 +232,5 @@ class Trial:
     problem: str = ""
     traffic_before: Traffic | None = None
     traffic_after: Traffic | None = None
+    graphs_before: int | None = None
+    graphs_after: int | None = None

@@ -24,14 +24,16 @@ from compiler.record import Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Candidate, Measurement
 from compiler.record.options import OptionError, Options
+from compiler.record.plain_text import pluralize
 from compiler.timing import noise
 from compiler.timing.candidates import EAGER, OURS, Asked, Spec, specs
 from compiler.timing.cold import ColdCompiler, FirstCall
 from compiler.timing.one_process import check_one_process
 from compiler.timing.resource_use import Pool, graph_pool_bytes, with_note, with_resource_use
-from compiler.timing.rounds import GpuClock, calls_a_round, clock_for, turns, warm_up
+from compiler.timing.rounds import GpuClock, Settled, calls_a_round, clock_for, settle, turns, warm_up
 from compiler.timing.spread import Spread
 from compiler.timing.work import Job, MakeOptimizer, Work, job, mark_steps, optimizer_named, work
+from compiler.torch_api import apart
 
 ALONE_ROUNDS = 5
 ROUNDS = (7, 101)
@@ -196,9 +198,10 @@ class _Bench:
         self.entries.append(entry)
         try:
             self.tell(spec.name, "the first call" if spec.name == EAGER else "compiling", number)
-            self._compile(entry, job)
-            self.tell(spec.name, "warming up", number)
-            self._warm_up(entry)
+            with apart.own_history():
+                self._compile(entry, job)
+                self.tell(spec.name, "warming up", number)
+                self._warm_up(entry)
             entry.pool_bytes = graph_pool_bytes(self.device) - self.pool_bytes if spec.replays else 0
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
             self._drop(entry, error)
@@ -217,6 +220,10 @@ class _Bench:
 
     def _warm_up(self, entry: _Entry) -> None:
         assert entry.work is not None
+        settled = settle(entry.work.step, lambda: self.compiler.graphs, self.compiler.recompile_limit)
+        if settled.graphs:
+            entry.work = replace(entry.work, step=settled.step)
+            entry.candidate = with_note(entry.candidate, _settling_note(settled))
         warm = warm_up(entry.work.step, self.clock)
         entry.calls = calls_a_round(warm.seconds, LEAST_CALLS[self.device.type])
         entry.candidate = replace(entry.candidate, calls_a_round=entry.calls)
@@ -328,6 +335,14 @@ class _Bench:
         if self.job is not None and self.job.optimizer is not None:
             told += "; the optimizer's step is eager in all"
         return told
+
+
+def _settling_note(found: Settled) -> str:
+    until = ", up to torch's recompile limit, from which on it runs as plain Python" if found.has_limit else ""
+    return (
+        f"the same call, repeated, compiled {pluralize(found.graphs, 'graph')} more{until}; the times are of calls "
+        "after that. tcompile.explore(f, calls=[(x,), (x,)]) shows why"
+    )
 
 
 def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate:

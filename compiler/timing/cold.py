@@ -44,6 +44,7 @@ class ColdCompiler:
 
     def __init__(self, options: Options, clock: Clock) -> None:
         self.options, self.clock = options, clock
+        self.graphs, self.recompile_limit = 0, apart.recompile_limit()
         self._folder = ""
         self._running = FirstCall()  # outside of a first call, a dummy
 
@@ -78,7 +79,8 @@ class ColdCompiler:
             self.first_call(partial(compiled, torch.ones(8, device=device)))
 
     def count_graph(self) -> None:
-        """Count a graph of the current first call."""
+        """Count a graph, in all and of the current first call."""
+        self.graphs += 1
         self._running.graphs += 1
 
     def _add_guards(self, seconds: float) -> None:

@@ -20,6 +20,7 @@ from torch.utils.benchmark import Timer
 from compiler.process import without_collection
 from compiler.record import Timing
 from compiler.timing.spread import Spread
+from compiler.torch_api import apart
 
 ROUNDS = 7
 ROUND_SECONDS = 0.02
@@ -114,6 +115,32 @@ class WarmUp:
     seconds: float
     calls: int
     is_stable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A call that compiles nothing any more, and the graphs that were compiled until then.
+
+    `has_limit` says that each call compiled, until torch's recompile limit: now code that fits no call runs as Python.
+    """
+
+    step: Function
+    graphs: int
+    has_limit: bool
+
+
+def settle(step: Function, compiled: Callable[[], int], limit: int) -> Settled:
+    """Call until a call compiles nothing, as recompilations are no part of a call's time.
+
+    `compiled` counts the graphs compiled so far, one of them by an earlier call. `limit` is the user's recompile limit.
+    """
+    first = compiled()
+    for _ in range(limit - 1):
+        before = compiled()
+        step()
+        if compiled() == before:
+            return Settled(step, before - first, has_limit=False)
+    return Settled(apart.without_compiling(step), compiled() - first, has_limit=True)
 
 
 def warm_up(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -> WarmUp:

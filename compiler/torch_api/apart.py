@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.guards as guards
 import torch._functorch.config as functorch_config
 from torch._inductor.utils import fresh_cache
 
 from compiler.torch_api import dynamo
+from compiler.torch_api.dynamo_caches import separate_caches
 from compiler.torch_api.patching import Function, call_instead, replace_attribute, set_environment
 from compiler.torch_api.unread import check_once
 
@@ -47,6 +49,26 @@ def forget_compilations(on_guards: Callable[[float], None] | None = None) -> Ite
         replace_attribute(guards, "profile_guard_manager", call_instead(time_checks)),
     ):
         yield counter
+
+
+def recompile_limit() -> int:
+    """How often torch compiles a code object, as the user has set it."""
+    return int(dynamo_config.recompile_limit)
+
+
+def without_compiling(step: Callable[[], Any]) -> Callable[[], None]:
+    """The call as it runs from the recompile limit on: code that fits no compiled code runs as plain Python."""
+
+    def call() -> None:
+        with torch.compiler.set_stance("eager_on_recompile"):
+            step()
+
+    return call
+
+
+def own_history() -> AbstractContextManager[None]:
+    """Give the block its own dynamic-shape history: torch makes symbolic what has changed since the block began."""
+    return separate_caches()
 
 
 def keep_saved_tensors() -> AbstractContextManager[None]:

@@ -84,8 +84,14 @@ def _device(trial: Trial) -> str:
 
 
 def _verdict(trial: Trial) -> str:
+    if _compiles_as_often(trial):
+        return f"It saves nothing: the calls compile {pluralize(trial.graphs_after or 0, 'graph')}, as before."
     if trial.of == "compile":
         gained = (trial.compile_before or 0.0) - (trial.compile_after or 0.0)
+        if trial.graphs_before is not None and trial.graphs_after is not None:
+            fewer = f"It compiles {pluralize(trial.graphs_after, 'graph')} instead of {trial.graphs_before}"
+            saved = f"and saves {seconds(gained)} of compiling" if gained > 0 else "and took no less time to compile"
+            return _compare_with_claim(trial, gained, f"{fewer}, {saved}")
         return _compare_with_claim(
             trial, gained, f"It saves {seconds(gained)} of compiling" if gained > 0 else "It saves nothing"
         )
@@ -96,6 +102,13 @@ def _verdict(trial: Trial) -> str:
     if high < 0:
         return _compare_with_claim(trial, high, f"It loses {seconds(-(trial.gained or 0.0))} a call")
     return _compare_with_claim(trial, high, f"No difference that rises above the noise {spread}")
+
+
+def _compiles_as_often(trial: Trial) -> bool:
+    """Whether a trial of advice on recompilations compiled no fewer graphs with the change: any time saved is noise."""
+    if trial.graphs_before is None or trial.graphs_after is None:
+        return False
+    return trial.graphs_after >= trial.graphs_before
 
 
 def _compare_with_claim(trial: Trial, reached: float, told: str) -> str:
@@ -115,5 +128,6 @@ def holds(trial: Trial) -> bool | None:
     if trial.expected is None or trial.gained is None or trial.problem:
         return None
     if trial.of == "compile":
-        return (trial.compile_before or 0.0) - (trial.compile_after or 0.0) >= trial.expected
+        saved = (trial.compile_before or 0.0) - (trial.compile_after or 0.0)
+        return saved >= trial.expected and not _compiles_as_often(trial)
     return (trial.high or 0.0) >= trial.expected

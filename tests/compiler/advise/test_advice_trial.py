@@ -86,6 +86,7 @@ def test_trial_repeats_recompiling_calls() -> None:
     (advice,) = (item for item in advise(found.record) if item.rule == "recompile")
     trial = run_trial(advice, found.record, found.call)
     assert trial.compile_before is not None
+    assert (trial.graphs_before, trial.graphs_after) == (2, 1)
     assert trial.same in ("equal", "close")
 
 

@@ -284,6 +284,26 @@ def test_interrupt_keeps_finished_candidates() -> None:
     assert told[-1] == "cudagraphs: compiling (3 of 3)"
 
 
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        return x.sin() * 2
+
+
+def test_recompilations_are_no_part_of_a_call() -> None:
+    with torch._dynamo.config.patch(recompile_limit=4):
+        found = timed(Counting(), torch.randn(8))
+    notes = [candidate.notes for candidate in found.candidates]
+    assert notes[0] == ()
+    (note,) = [note for note in notes[1] if "recompile limit" in note]
+    assert "compiled 3 graphs more" in note
+    assert found.candidates[1].graphs == 1
+
+
 def test_interrupt_keeps_finished_rounds() -> None:
     def stop(progress: Progress) -> None:
         if progress.doing == "rounds" and progress.done == 5:

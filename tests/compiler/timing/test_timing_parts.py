@@ -19,7 +19,7 @@ from compiler.calls.copies import CannotCopyError, copy_call
 from compiler.process import without_collection
 from compiler.record.measure_facts import Candidate
 from compiler.timing import noise
-from compiler.timing.rounds import CpuClock, calls_a_round, time_in_turns, turns, warm_up
+from compiler.timing.rounds import CpuClock, calls_a_round, settle, time_in_turns, turns, warm_up
 from compiler.timing.spread import Spread, calls_to_pay, saved_seconds, speed_up, speed_up_spread
 from compiler.torch_api import apart, generated_code
 from compiler.torch_api.allocator import cpu_peak_bytes
@@ -138,6 +138,18 @@ class Told:
 
     def synchronize(self) -> None:
         pass
+
+
+def test_calls_that_compile_come_before_the_warmup() -> None:
+    graphs = [1]
+
+    def step(most: int) -> None:
+        graphs[0] += graphs[0] < most
+
+    for most, limit, found in ((1, 8, (0, False)), (4, 8, (3, False)), (100, 8, (7, True))):
+        graphs[0] = 1
+        settled = settle(lambda most=most: step(most), lambda: graphs[0], limit)
+        assert (settled.graphs, settled.has_limit) == found
 
 
 def test_warmup_ends_when_calls_stop_improving() -> None:
