@@ -44,7 +44,7 @@ from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, WRITERS, builds, destination
 from compiler.timing.one_process import NOT_SENT, OTHER_RANKS
 from compiler.torch_api import dynamo, fx, inductor
-from compiler.torch_api.aot import untraced_operator_backwards
+from compiler.torch_api.autograd_nodes import untraced_backwards
 from compiler.torch_api.collectives import count_ranks, is_simulated
 from compiler.torch_api.compilations import has_modes
 from compiler.torch_api.compiled_autograd import call_before_enabling
@@ -139,7 +139,7 @@ class Exploration:
             on_gpu = destination(self.options, [torch.device("cpu")]).gpu is not None
             launches.enter_context(attend_as_on("cuda" if on_gpu else "cpu"))
             if self.options.backend != "eager":
-                launches.enter_context(untraced_operator_backwards())
+                launches.enter_context(untraced_backwards(self._recorder.uncompiled))
             if on_gpu and not torch.cuda.is_available():
                 launches.enter_context(replace_attribute(torch.autocast, "__init__", begin_on_cpu))
             stack.callback(self._recorder.finish)

@@ -46,6 +46,7 @@ from compiler.record.builder import Builder, Clock
 from compiler.stopwatch import Stopwatch, untimed_observer
 from compiler.targets.destination import Destination, destination, measures
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.autograd_nodes import Spans, next_number
 from compiler.torch_api.compilations import CompileKey
 from compiler.torch_api.cpu_isa import write_for_target
 from compiler.torch_api.ddp_buckets import Bucket, run_or_propagate
@@ -86,6 +87,8 @@ class Recorder:
         self._open: dict[str, tuple[SymbolFacts, ...]] = {}
         self._failed: dict[str, Failed] = {}
         self._ran: dict[int, set[int]] = {}
+        self.uncompiled: Spans[str] = Spans()
+        """The autograd nodes of graphs that run uncompiled, by frame."""
         self._call_seconds = 0.0
         self.breaks = BreakLog(builder, self.book)
         self.skips = SkipLog()
@@ -264,11 +267,12 @@ class Recorder:
             if not announced:
                 announced = True
                 self.builder.progress("call", "it runs on the CPU, uncompiled")
-            start = time.perf_counter()
+            start, first = time.perf_counter(), next_number()
             try:
                 return call(*args, **kwargs)
             finally:
                 self._call_seconds += time.perf_counter() - start
+                self.uncompiled.add(first, next_number(), frame)
 
         return call_and_note
 

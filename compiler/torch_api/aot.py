@@ -16,7 +16,6 @@ import torch
 import torch._dynamo.backends.common as aot_backends
 import torch._functorch._aot_autograd.graph_compile as graph_compile
 import torch._functorch.config as functorch_config
-import torch._higher_order_ops
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
@@ -36,18 +35,7 @@ Compile = Callable[[GraphModule, Sequence[Any]], Call]
 untraced = torch._dynamo.disable
 """(function, reason="…") -> a wrapper of the function that TorchDynamo does not trace."""
 
-_OPERATORS = torch._higher_order_ops.__name__
 _SKIPPED = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-
-
-def untraced_operator_backwards() -> AbstractContextManager[None]:
-    """Let TorchDynamo skip the eager backwards of higher-order operators (cond, scan, flex_attention …) in the block.
-
-    They compute a captured graph's gradients where torch runs compiled code, also in a backward inside of a compiled
-    function, where TorchDynamo would compile them as the user's code.
-    """
-    classes = [each for each in torch.autograd.Function.__subclasses__() if each.__module__.startswith(_OPERATORS)]
-    return replace_attributes([(each, "backward", untraced) for each in classes if "backward" in vars(each)])
 
 
 def aot_module(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

@@ -16,8 +16,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
+from torch.autograd.function import BackwardCFunction
 
-from compiler.torch_api.patching import replace_attribute
+from compiler.torch_api.patching import Function, call_hidden, hide_frame, replace_attribute
 
 Maker = TypeVar("Maker")
 _RAW, _SAVED = "_raw_saved_", "_saved_"
@@ -116,6 +117,29 @@ class Spans(Generic[Maker]):
         place = bisect_right(self._starts, (number, 0)) - 1
         first, end = self._starts[place] if place >= 0 else (0, 0)
         return self._makers[first, end] if first <= number < -end else None
+
+
+def untraced_backwards(spans: Spans[Any]) -> AbstractContextManager[None]:
+    """Let TorchDynamo trace no Python code of the nodes in `spans`, also in a backward inside of a compiled function.
+
+    They are nodes of a captured graph that runs uncompiled, such as those of cond, flex_attention or a DTensor: torch
+    runs compiled code in their place.
+    """
+
+    def make(apply: Function) -> Function:
+        @hide_frame
+        def wrapper(node: Any, *gradients: Any) -> Any:
+            if call_hidden(_maker_of, spans, node) is None:
+                return apply(node, *gradients)
+            return call_hidden(apply, node, *gradients)
+
+        return wrapper
+
+    return replace_attribute(BackwardCFunction, "apply", make)
+
+
+def _maker_of(spans: Spans[Any], node: Any) -> Any:
+    return spans.find(number_of(node))
 
 
 def leaf_of(node: Any) -> torch.Tensor | None:

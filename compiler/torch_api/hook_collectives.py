@@ -39,7 +39,6 @@ from compiler.torch_api.missing_gpus import observe_operators
 from compiler.torch_api.patching import (
     Function,
     call_hidden,
-    call_instead,
     hide_frame,
     replace_attribute,
     stack_height,
@@ -113,11 +112,11 @@ def watch_collectives(observe: Callable[[HookCall], None], base: int = 0) -> Ite
             watch.stack.enter_context(replace_attribute(ProcessGroup, name, observed))
         if "torch.distributed.tensor" in sys.modules:  # else, no DTensor exists
             for owner in redistribution_callers():
-                change = call_instead(watch.redistribute)
+                change = watch.report_inside(_words_of_redistribution)
                 watch.stack.enter_context(replace_attribute(owner, "redistribute_local_tensor", change))
         if loss := sys.modules.get("torch.distributed.tensor.parallel.loss"):
             for name in ("_log_softmax", "_nll_loss_forward"):
-                watch.stack.enter_context(replace_attribute(loss, name, call_instead(watch.combine_losses)))
+                watch.stack.enter_context(replace_attribute(loss, name, watch.report_inside(_words_of_loss)))
         watch.stack.enter_context(observe_operators(watch.observe_operator))
         yield watch
 
@@ -142,27 +141,38 @@ class HookWatch:
         finally:
             self._leaves_out -= 1
 
-    def redistribute(self, run: Function, tensor: Any, source: Any, target: Any, **options: Any) -> Any:
-        """Redistribute a local tensor, and report the collectives of eager code."""
-        words = " → ".join(", ".join(placement_names(spec)) for spec in (source, target))
-        return self._report_inside(partial(run, tensor, source, target, **options), f"DTensor redistributes {words}")
+    def report_inside(self, words: Function) -> Callable[[Function], Function]:
+        """A decorator: report the collectives that a function's operators call; `words` say what for.
 
-    def combine_losses(self, run: Function, *args: Any, **kwargs: Any) -> Any:
-        """Run a part of cross entropy under `loss_parallel()`, and report the collectives of eager code."""
-        why = "cross entropy under loss_parallel() combines what all ranks have"
-        return self._report_inside(partial(run, *args, **kwargs), why)
-
-    def _report_inside(self, run: Callable[[], Any], why: str) -> Any:
-        """Run a function that calls operators of collectives, and report them, unless it is traced into a graph.
-
-        A backward is left out: where graphs are run by eager code, it can't be told from that of a graph.
+        TorchDynamo traces none of our frames, and the function as without us. A function that is traced into a graph is
+        left out, and so is a backward: where graphs are run by eager code, it can't be told from that of a graph.
         """
+
+        def make(original: Function) -> Function:
+            @hide_frame
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                reporting = call_hidden(self._start_reporting, words, args)
+                if reporting is None:
+                    return original(*args, **kwargs)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    call_hidden(reporting.close)
+
+            return wrapper
+
+        return make
+
+    def _start_reporting(self, words: Function, args: Sequence[Any]) -> ExitStack | None:
+        """Report operators of collectives until the stack is closed; None if they are not to be reported."""
         is_traced = get_proxy_mode() is not None or TracingContext.try_get() is not None
         if self._leaves_out or is_traced or torch._C._current_graph_task_id() != -1:
-            return run()
+            return None
         places = self._user_places(list(outer_frames(sys._getframe(1))))
-        with OperatorCalls(partial(self._report_operator, places, why)), self.leave_out_redistributions():
-            return run()
+        with ExitStack() as stack:
+            stack.enter_context(OperatorCalls(partial(self._report_operator, places, words(*args))))
+            stack.enter_context(self.leave_out_redistributions())
+            return stack.pop_all()
 
     def observe_operator(self, *call: Any) -> None:
         """Report a functional collective that eager code of the program calls."""
@@ -219,6 +229,14 @@ class HookWatch:
             module.reducer._update_process_group(group)
             self.stack.callback(module.reducer._update_process_group, module.process_group)
         return module
+
+
+def _words_of_redistribution(_tensor: Any, source: Any, target: Any, *_: Any) -> str:
+    return f"DTensor redistributes {' → '.join(', '.join(placement_names(spec)) for spec in (source, target))}"
+
+
+def _words_of_loss(*_: Any) -> str:
+    return "cross entropy under loss_parallel() combines what all ranks have"
 
 
 class _Reducing(ProcessGroup):

@@ -18,6 +18,7 @@ if not dist.is_available():
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -196,6 +197,27 @@ def test_hooks_of_observers_are_not_traced(rank: None) -> None:
     sources = [artifact.title for artifact in exploration.record.of_stage("source")]
     assert sources
     assert not [title for title in sources if title.startswith("compiler/")]
+
+
+def test_a_backward_of_dtensors_inside_compiled_code_is_not_traced(rank: None) -> None:
+    mesh = init_device_mesh("cpu", (WORLD,))
+    weight = distribute_tensor(torch.randn(SIZE, SIZE), mesh, [Shard(0)]).requires_grad_()
+
+    def step(x: Tensor) -> None:
+        y: Any = DTensor.from_local(x, mesh, [Replicate()]) @ weight.t()
+        y.redistribute(mesh, [Replicate()]).to_local().square().sum().backward()
+
+    torch._dynamo.reset()
+    counters.clear()
+    torch.compile(step, backend="aot_eager")(torch.randn(4, SIZE))
+    alone = dict(counters["stats"])
+    counters.clear()
+    with Exploration(Options(stages=("captured",))) as exploration:
+        exploration.compile(step)(torch.randn(4, SIZE))
+        assert dict(counters["stats"]) == alone
+    record = exploration.record
+    assert [found.kind for found in record.breaks] == ["Unsupported Tensor.backward() call"]
+    assert not [frame.file for frame in record.frames if frame.file.startswith("compiler/")]
 
 
 def test_flat_parameters_are_units(rank: None) -> None:
