@@ -113,8 +113,8 @@ _INT_OF_MODULE = (
 )
 _UNNAMED = "The code holds only where `{old}`. Pass values for which that holds."
 _GROWING = (
-    "`{argument}` is part of a module, and each length of it gets code of its own. Return the value from the compiled "
-    "function and append it outside; or write it in place into a tensor of a fixed size (register_buffer)."
+    "Each length of `{name}` gets code of its own. Return the value from the compiled function and append it outside; "
+    "or write it in place into a tensor of a fixed size (in a module, register_buffer)."
 )
 _STATE = (
     "`{argument}` is part of an object that is now in another state. Each state takes its own branch, and its own "
@@ -165,7 +165,8 @@ def _particular(failure: GuardFailure) -> str:
     if failure.cause == "module attribute" and failure.new.startswith("the int "):
         return _INT_OF_MODULE
     is_of_module = failure.source.startswith("L['self']") or "._modules[" in failure.source
-    return _GROWING if failure.cause == "length" and is_of_module else ""
+    is_length = failure.cause == "length" or (failure.cause == "global" and " item" in failure.words)
+    return _GROWING if is_length and (is_of_module or failure.cause == "global") else ""
 
 
 def applicability(settings: Sequence[str], others: str) -> Applicability:

@@ -272,12 +272,14 @@ class Observation:
             self.observer.on_break(current_key(), _break_facts(reason, exc))
 
     def observe_recompile(self, explain: Function, entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = [entry for entry in cache_entries(entries) if key_of(entry.compile_id) in self.codes]
         found = tuple(
-            EntryFailures(key_of(entry.compile_id), tuple(self._failed_guards(entry, frame.f_locals)))
-            for entry in cache_entries(entries)
+            EntryFailures(key_of(entry.compile_id), tuple(self._failed_guards(entry, frame.f_locals))) for entry in ours
         )
         reasons = explain(entries, frame, *args, **kwargs)
-        self.observer.on_recompile(current_key(), reasons, found)
+        numbers = {str(entry.compile_id) for entry in ours}
+        own = [each for each in reasons if each.partition(":")[0] in numbers]  # without the user's own compilations
+        self.observer.on_recompile(current_key(), own, found)
         return reasons
 
     def _failed_guards(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:

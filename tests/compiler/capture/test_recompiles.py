@@ -214,6 +214,12 @@ def test_growing_list_is_not_blamed_on_module_structure(kept: str) -> None:
     assert not called(outside, "load = []\n" + THRICE + "\n    load.append(module.router.last)").recompiles
 
 
+def test_growing_global_is_no_argument() -> None:
+    found = called("LOG = []\ndef f(x):\n    LOG.append(x.mean())\n    return x * 2\n", THRICE).recompiles[-1]
+    assert (found.cause, found.argument) == ("global", "global LOG")
+    assert "append it outside" in found.advice
+
+
 def test_module_floats_get_no_advice_for_ints() -> None:
     calls = "for n in range(3):\n    module.router.scale = n + 0.25\n    f(torch.ones(4, 8))"
     found = called(NESTED.replace("KEEP", "pass"), calls).recompiles[-1]
@@ -227,6 +233,19 @@ def test_advice_with_more_to_do_is_two_sentences() -> None:
     found = called(code, "f(torch.ones(4))\nmodule.n = 2\nf(torch.ones(4).double())").recompiles[-1]
     assert ": It takes" not in found.advice
     assert "It takes more than that" in found.advice
+
+
+def test_codes_of_the_user_are_no_part_of_an_exploration() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    compiled = torch.compile(f, backend="eager", dynamic=False)
+    for size in (3, 4, 5):
+        compiled(torch.ones(size))
+    calls = [(torch.ones(6),), (torch.ones(7),)]
+    (found,) = explore(f, calls=calls, options=Options(stages=("captured",))).record.recompiles
+    assert [item.entry for item in found.failures] == ["0/0"]
+    assert len(found.reasons) == 1
 
 
 def test_requires_grad_of_a_dtensor_is_one_change() -> None:
