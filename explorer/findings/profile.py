@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compiler.capture.function_names import function_name
 from compiler.logs.profiles import BreakGap, Launch, Span, Trace
 from compiler.record import Artifact, Entity, GraphBreak, KernelTime, Record
 from compiler.record.plain_text import file_name, pluralize
@@ -139,7 +140,7 @@ class _Uses:
 def join(trace: Trace, record: Record) -> Joined:
     """Match the kernels, operators and graph breaks of a profile to a record."""
     entities = {entity.id: entity for entity in record.entities()}
-    codes = _codes(record)
+    codes = {} if _is_of_another_device(trace, record) else _codes(record)
     groups: dict[tuple[str, str, str, tuple[str, ...]], _Uses] = {}
     for number, launches in _by_run(trace).items():
         run = trace.runs[number]
@@ -196,11 +197,31 @@ def short_name(name: str) -> str:
 
 
 def _codes(record: Record) -> dict[tuple[str, str], list[_Code]]:
-    """Generated code by graph and half; more than one if DDPOptimizer split the graph."""
+    """Generated code by graph and half; more than one if DDPOptimizer split the graph.
+
+    Graphs that share a number are left out: a profile has numbers alone.
+    """
     found: dict[tuple[str, str], list[_Code]] = defaultdict(list)
+    shared = _shared_numbers(record)
     for artifact in record.of_stage("kernels"):
-        found[artifact.graph.partition(" ")[0], artifact.half].append(_Code(artifact))
+        graph = artifact.graph.partition(" ")[0]
+        if graph.partition("#")[0] not in shared:
+            found[graph, artifact.half].append(_Code(artifact))
     return found
+
+
+def _shared_numbers(record: Record) -> dict[str, list[str]]:
+    """Functions by the number of their graphs, where several have one: torch._dynamo.reset() counts anew."""
+    functions: dict[str, list[str]] = defaultdict(list)
+    for frame in record.frames:
+        if frame.graphs:
+            functions[frame.id.partition("#")[0]].append(function_name(frame.function))
+    return {number: names for number, names in functions.items() if len(names) > 1}
+
+
+def _is_of_another_device(trace: Trace, record: Record) -> bool:
+    """Whether the record has code for a GPU, and the profile has only what ran on a CPU, or the other way round."""
+    return bool(record.of_stage("kernels")) and (trace.device == "cpu") != (record.target == "cpu")
 
 
 def _by_run(trace: Trace) -> dict[int, list[Launch]]:
@@ -305,6 +326,15 @@ def _problems(trace: Trace, record: Record, kernels: Sequence[KernelUse]) -> Ite
         more = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
         graphs = ", ".join(missing[:5]) + more
         yield f"graphs of the profile that are not in the record: {graphs}. Are both of the same run?"
+    if _is_of_another_device(trace, record):
+        ran = "no kernel of a GPU" if trace.device == "cpu" else "kernels of a GPU"
+        yield f"the profile has {ran}, and the code of this run is for {record.target}: its times are of other code"
+    for number, functions in _shared_numbers(record).items():
+        if any(run.graph == number for run in trace.runs):
+            yield (
+                f"{number} is the number of {len(functions)} graphs ({', '.join(functions)}), as torch._dynamo.reset() "
+                "counts anew; the profile does not say which of them ran"
+            )
     unmatched = [use for use in kernels if not use.calls and use.name != WRAPPER and use.graph in known]
     if unmatched:
         total = sum(use.seconds for use in kernels)
@@ -313,7 +343,8 @@ def _problems(trace: Trace, record: Record, kernels: Sequence[KernelUse]) -> Ite
     if any(launch.kind == "between" for launch in trace.launches):
         yield (
             "C++ kernels leave no event in a profile: their times are those between operators, with the code that calls"
-            " them; with `torch._inductor.config.cpp.enable_kernel_profile` they leave one"
+            " them, and nothing but the graph's number tells that it was these kernels; with "
+            "`torch._inductor.config.cpp.enable_kernel_profile` they leave one"
         )
 
 

@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,20 @@ def test_calls_of_one_kernel_are_told_apart(profile: Profile) -> None:
     relu = profile.kernels.query("kernel == 'triton_poi_fused_relu_0' and half == 'forward'")
     assert sorted(relu.modules) == ["layers.0", "layers.2"]
     assert list(relu.launches) == [2, 2]
+
+
+def test_kernels_of_other_code_get_no_times(trace_file: Path) -> None:
+    other = record()
+    again = replace(other.frames[0], id="0/0#2", function="softmax", graphs=("captured[0/0#2]",))
+    first = replace(other.frames[0], graphs=("captured[0/0]",))
+    for changed, told, left in (
+        (other.with_fields(target="cpu"), "the code of this run is for cpu", set()),
+        (other.with_fields(frames=(first, other.frames[1], again)), "0/0 is the number of 2 graphs", {"1/0"}),
+    ):
+        found = load_profile(trace_file, changed)
+        assert any(told in problem for problem in found.problems)
+        timed = found.run.record.kernel_times
+        assert {time.call.partition("[")[2].partition(" ")[0] for time in timed if time.call} == left
 
 
 def test_compilations_and_breaks_are_on_the_timeline(profile: Profile) -> None:
