@@ -37,6 +37,10 @@ RANK_WORDS = (
     "FSDP's and DistributedDataParallel's hooks gather, keep and reduce. Optimizer: AdamW is assumed, 2 tensors of the "
     "size of each trained parameter. Not in it: eager code between graphs, memory inside operators and of NCCL."
 )
+EAGER_WORDS = (
+    "Eager mode is taken to free a value after its last use. A name in Python holds one until its function returns, so "
+    "that eager mode may need more: run.memory.trace(call) measures it."
+)
 ROLES = {"saved": "kept for the backward", "result": "result", "gradient": "gradient", "tangent": "gradient handed in"}
 SHOWN = ("compiled", "eager", "measured", "rank")
 SIDES = {"eager": "eager", "compiled": "generated code", "measured": "measured", "rank": "the rank"}
@@ -56,7 +60,8 @@ def memory_finding(record: Record) -> Finding | None:
         entity.id: entity for _, line in lines for each in line.tensors if (entity := tensor_entity(each, known))
     }
     every = tuple(tensors_section(timeline, line, known) for timeline, line in lines)
-    told = Only(("text", "html"), (*(timeline_section(timeline, known) for timeline in found), *every))
+    caveat = [Text(EAGER_WORDS, "why")] if any("eager" in timeline.lines for timeline in found) else []
+    told = Only(("text", "html"), (*(timeline_section(timeline, known) for timeline in found), *caveat, *every))
     chart = Only(("view",), (Chart("memory", chart_data(found, known), Table((), ())),))
     return document_finding(STAGE, "memory in use", [told, chart], entities, view="memory_chart", is_open=False)
 
@@ -258,6 +263,8 @@ def _base(timeline: Timeline) -> Iterator[Text]:
         yield Text(f"On top of {kinds}, which are there all the time.", "why")
     if "rank" in timeline.lines:
         yield Text(RANK_WORDS, "why")
+    elif "eager" in timeline.lines:
+        yield Text(EAGER_WORDS, "why")
 
 
 def _line_data(line: Line, numbers: Mapping[str, int]) -> dict[str, Any]:
