@@ -58,11 +58,13 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
     gain = measured_gain(reading, timed.name) if timed is not None else _graph_gain(reading, waits)
     if gain is None:
         return  # it was tried and is no faster, or the gain is too small
-    change = Change(
+    told = (
         "Compile with mode='reduce-overhead': CUDA graphs replay all launches as one. It needs memory for the graphs, "
-        "and results are overwritten by the next call: clone what you keep.",
-        {"mode": "reduce-overhead"},
+        "and results are overwritten by the next call: clone what you keep."
     )
+    if any(not symbol.became for symbol in reading.record.symbols):
+        told = f"{told} Each size that comes is recorded anew: it pays where few sizes come often."
+    change = Change(told, {"mode": "reduce-overhead"})
     yield Advice("cuda-graphs", "Launch-bound", found, (waits.evidence,), gain, change)
 
 

@@ -20,7 +20,8 @@ from compiler.targets import Target, is_virtual, known_target
 CASTS: frozenset[str] = frozenset({"convert_element_type", "_to_copy"})
 _VIEWS = ("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "squeeze", "unsqueeze")
 _PARTS = ("as_strided", "slice", "select", "alias", "split", "split_with_sizes", "unbind", "getitem")
-_COPIES = ("clone", "copy", "copy_", "contiguous", "cat", "stack", *CASTS)
+JOINS: frozenset[str] = frozenset({"cat", "stack"})
+_COPIES = ("clone", "copy", "copy_", "contiguous", *JOINS, *CASTS)
 MOVES: frozenset[str] = frozenset((*_VIEWS, *_PARTS, *_COPIES))
 """Operators that compute nothing: views, or copies that only move data."""
 _LOWERED = ("post_grad", "forward", "backward", "inference")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
-from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
+from compiler.advise.reading import CASTS, JOINS, MOVES, KernelFacts, Reading
 from compiler.advise.waiting import saved_seconds, whole_call
 from compiler.inductor.fusion_words import reason_words
 from compiler.record import Decision, Entity
@@ -24,7 +24,8 @@ LEAST_TINY, MANY = 3, 0.1
 
 def layout_copies(reading: Reading) -> Iterator[Advice]:
     """Report kernels that only copy data to another layout."""
-    copies = [found for found in reading.kernels if _only_moves(found) and not _casts(reading, found)]
+    moves = [found for found in reading.kernels if _only_moves(found) and not _casts(reading, found)]
+    copies = [found for found in moves if not JOINS & set(found.operators)]
     yield from _advise_on_copies(
         reading, copies, "layout-copies", "Copies for another layout",
         "Have the data in the layout that is read: make it contiguous once, outside of the call (weights above all), "

@@ -335,6 +335,19 @@ def test_recompile_advice_costs_measured_compile_time() -> None:
     assert advice.change.options == {"dynamic": True}
 
 
+def test_joined_tensors_are_no_layout_copies_and_sizes_are_recorded_anew() -> None:
+    def step(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([cache, x]) @ x.t()
+
+    calls = [(torch.randn(size, 64), torch.randn(1, 64)) for size in (8, 9)]
+    record = explore(step, calls=calls, options=parse_options(target="h100")).record
+    assert any("cat" in kernel.name for kernel in record.kernels)
+    told = found(record)
+    assert "layout-copies" not in told
+    assert told["cuda-graphs"].change is not None
+    assert "Each size that comes is recorded anew" in told["cuda-graphs"].change.text
+
+
 def test_specialized_size_is_reported_with_its_line() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * int(x.shape[0]) if x.shape[0] == 4 else x
