@@ -147,6 +147,7 @@ class Recorder:
     def on_refusal(self, why: str, hint: str) -> None:
         """Add a Problem for a frame for which torch.compile raises an error."""
         self.builder.problem(Problem("captured", why, hint))
+        self.hooks.watch_ddp()  # the model runs as plain Python, and a simulated group answers its reducer in Python
 
     def on_restart(self, key: CompileKey, why: str) -> None:
         frame = self.builder.frames.get(self.frame_id(key))

@@ -106,9 +106,13 @@ class HookLog:
         entries = (event for event in events if isinstance(event, UnitEntry | RunEntry))
         return StepTape(first_forward(entries), self.buckets)
 
+    def watch_ddp(self) -> Any:
+        """The DDP module whose forward runs now, if any; its reducer is observed from now on."""
+        return self._watch.watch_active_ddp() if self._watch is not None else None
+
     def add_graph(self, graph: str, module: Any, bucket: Bucket | None) -> None:
         """Note the bucket that a graph of DistributedDataParallel belongs to, and let its reducer be observed."""
-        ddp = self._watch.watch_active_ddp() if self._watch is not None else None
+        ddp = self.watch_ddp()
         if ddp is None:
             return
         self._ddp = ddp

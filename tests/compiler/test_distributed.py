@@ -113,6 +113,9 @@ def test_small_ddp_bucket_cap_is_a_clear_problem(fake_group: None) -> None:
     problem = next(problem for problem in found.record.problems if "bucket_cap_mb" in problem.reason)
     assert "First bucket" not in problem.reason
     assert "bucket_cap_mb=1" in problem.hint
+    step = explore(lambda x: model(x).sum().backward(), (x,), options=Options(stages=("captured",))).record
+    assert [(each.kind, each.half) for each in step.collectives] == [("all_reduce", "backward")] * len(step.collectives)
+    assert step.collectives
     fixed = explore(in_ddp(bucket_cap_mb=1)[0], (x,), options=Options(stages=("captured",))).record
     assert not fixed.problems
 
