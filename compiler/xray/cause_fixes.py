@@ -557,5 +557,5 @@ def _with_tensors(before: Outcome, after: Outcome, attributes: Sequence[str]) ->
 def _unknown(cause: Cause) -> CauseFix:
     why = _TOLD.get(cause.kind, "nothing is known that ends it")
     if cause.site:
-        why = f"the value comes from a graph break: a fix of the break ends it too. Else, {why}"
+        why = f"the value comes from a graph break, and a fix of the break may end it, which was not tried. Else, {why}"
     return CauseFix("no fix known", "", why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from compiler.record import Cause, CauseFix, Entity, ValueOrigin, XRay
@@ -78,17 +78,22 @@ def _fix_parts(fix: CauseFix, lines: SourceLines) -> Iterable[Parts]:
         yield from (change_part(edit, "change", lines) for edit in fix.edits)
 
 
-def cause_promises(causes: Sequence[Cause], at_call: Sequence[str]) -> list[str]:
-    """Promises of a patch on the causes of recompilation that it removes, as sentences; [] without causes.
+def cause_promises(causes: Sequence[Cause], removed: Container[str], at_call: Sequence[str]) -> list[str]:
+    """Sentences on the causes of recompilation that a patch removes (their ids are `removed`), and on those it leaves.
 
     `at_call` are statements that are not in the diff, as they belong where the function is compiled or called.
     """
-    if not causes:
-        return []
+    gone, left = ([cause for cause in causes if (cause.id in removed) is each] for each in (True, False))
+    told = []
+    if gone:
+        told = [f"Changes for {_causes_words(gone)}. Results, gradients, output and attributes are the same."]
+    told += [f"Add where you compile or call it: {statement}" for statement in at_call]
+    return [*told, f"Left, without a change that was tried and works: {_causes_words(left)}."] if left else told
+
+
+def _causes_words(causes: Sequence[Cause]) -> str:
     places = ", ".join(place_text(cause.file, cause.line) for cause in causes)
-    several = pluralize(len(causes), "cause")
-    head = f"Changes for {several} of recompilation: {places}. Results, gradients, output and attributes are the same."
-    return [head, *(f"Add where you compile or call it: {statement}" for statement in at_call)]
+    return f"{pluralize(len(causes), 'cause')} of recompilation: {places}"
 
 
 def list_origins(origins: Sequence[ValueOrigin]) -> str | None:

@@ -184,7 +184,7 @@ class XRayed:
             is_short = any(each.endswith((UNTRIED, ALONE_ONLY)) for each in words)
             self._tried_for = seconds if is_short else math.inf
             found = replace(self._add_tried_fixes(tried), causes=causes, states=states)
-            patch = self._patch_of(tried, [each for each in causes if each.id in added.causes], added)
+            patch = self._patch_of(tried, causes, added)
             self._patches[_ids_together(tried.fixes)] = patch
             self._keep(replace(found, patch=str(patch)))
         return self
@@ -262,9 +262,9 @@ class XRayed:
         return self._patch_of(trials.with_cost(tried))
 
     def _patch_of(self, tried: Tried, causes: Sequence[Cause] = (), added: Added | None = None) -> Patch:
-        """The patch of the tried fixes, including `added` changes for these causes of recompilation.
+        """The patch of the tried fixes, including `added` changes for causes of recompilation.
 
-        Those that no edit of a file makes are told above the diff.
+        Told above the diff are changes that no edit of a file makes, and causes that are left.
         """
         from compiler.xray.cause_fixes import DYNAMIC
         from compiler.xray.patch import edited_files
@@ -276,7 +276,8 @@ class XRayed:
         at_call = [each for each in (added.at_call if added else ()) if not (magics and each == DYNAMIC)]
         files = edited_files(tried.change, self._search_once(), cells, calls)
         told = promises(self._add_tried_fixes(tried), tried.left, tried.why_not) if self.sites else []
-        told += cause_promises(causes, at_call)
+        done = added.causes if added else ()
+        told += cause_promises(causes, done, at_call)
         return patch_of(files, told, not tried.why_not, has_more=bool(at_call))
 
     def new_cell(self, sites: Sequence[str | int] | None = None) -> None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import tcompile
+from compiler.record import Cause, Span
 from compiler.xray.fixes import UNTRIED
+from explorer.findings.cause_cards import cause_promises
 from explorer.run.run import Run
 from tests.explorer.small_record import small_record, xrayed_record
 
@@ -133,3 +135,18 @@ def test_live_view_makes_the_xray_and_patches(monkeypatch: pytest.MonkeyPatch) -
     assert sent[-1]["problem"].startswith("there is no site 'site[9]'")
     widget._on_message(widget, {"type": "new_cell", "fixes": ["site[1]"]}, [])
     assert sent[-1]["problem"].startswith("the fixes edit no cell, but ")
+
+
+def test_a_patch_names_the_causes_that_it_leaves() -> None:
+    first, second = (
+        Cause(f"cause.{line}", "m.py", line, Span("m.py", line, line), "length", "it grows", "len", "xs", "1", "2")
+        for line in (3, 9)
+    )
+    done, left = "Changes for 1 cause of recompilation: m.py:3", "Left, without a change that was tried and works"
+    for removed, told in (
+        (["cause.3"], [done, left]),
+        (["cause.3", "cause.9"], ["Changes for 2 causes"]),
+        ([], [left]),
+    ):
+        found = cause_promises((first, second), removed, ())
+        assert [each.startswith(words) for each, words in zip(found, told, strict=True)] == [True] * len(told)
