@@ -157,10 +157,12 @@ class SimulatedGroup:
 
     def _unsent_object(self) -> OptionError:
         """The error of a call that waits for another rank's object."""
+        sender = "Explore the rank that sends it (--rank 0), or leave" if self.rank else "Leave"
         return OptionError(
             f"rank {self.rank} is simulated, and gets no objects: what another rank sends with scatter_object_list, "
-            "send_object_list or the like is not known. Explore the rank that sends it (--rank 0), or leave out the "
-            'call where torch.distributed.get_backend() is "fake"'
+            f"send_object_list or the like is not known. {sender} out the call where "
+            'torch.distributed.get_backend() is "fake". '
+            "A PipelineStage with input_args= and output_args= asks no other rank for shapes"
         )
 
     def _explain(self, error: Exception) -> None:
