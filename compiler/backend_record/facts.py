@@ -74,7 +74,7 @@ def memory_facts(program: Program, ctx: Context) -> MemoryFacts:
 
 
 def _memory_lines(program: Program, sizes: Sizes) -> Iterator[MemoryLine]:
-    for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
+    for step, freed in program.steps_with_frees:
         for name in step.targets if isinstance(step, Extern) else step.writes:
             if name in program.mutated:
                 continue

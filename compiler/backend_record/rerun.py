@@ -20,6 +20,7 @@ from compiler.triton_interpreter import gpu_attention
 from compiler.triton_interpreter.inputs import MADE_UP, argument
 from compiler.triton_interpreter.program import ProgramError
 from compiler.triton_interpreter.reference import first_line
+from compiler.triton_interpreter.wrapper import fill_value
 
 _GENERATED_AS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -88,8 +89,7 @@ class _Host(State):
 
     def steps(self) -> Iterator[Kernel | Extern]:
         """Yield each step before it runs."""
-        steps, frees = self.program.steps, self.program.frees or ((),) * len(self.program.steps)
-        for step, freed in zip(steps, frees, strict=True):
+        for step, freed in self.program.steps_with_frees:
             yield step
             self.run(step)
             for name in freed:
@@ -111,6 +111,12 @@ class _Host(State):
         except Exception as error:
             reason = f"{step.name}, which comes before it, can't be run on the CPU: {first_line(error)}"
             raise ProgramError(reason) from error
+
+    def target(self, name: str) -> Tensor:
+        """Tensor of a buffer. New memory is filled, to reveal elements that no kernel writes."""
+        is_new = name not in self.memory and not self.program.by_name[name].reuses
+        found = super().target(name)
+        return found.fill_(fill_value(found.dtype)) if is_new else found
 
     def argument(self, value: Any) -> Any:
         return torch.device("cpu") if isinstance(value, torch.device) else super().argument(value)

@@ -8,7 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,27 +25,46 @@ SECONDS = 60
 TIMED_SECONDS = 0.3
 _NAME_OF_CELL = "cell"
 _ERROR = re.compile(rf"^{_NAME_OF_CELL}:(\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
+_GUARD = torch.tensor([0xF5, 0xFF], dtype=torch.uint8)
+"""Bytes between the tensors: NaN in each float format, and no number that a kernel is likely to store."""
+TOO_SLOW = KernelError("error", f"it took longer than {SECONDS} s")
 
-# The child process only imports the standard library, to start quickly.
+# The child process only imports the standard library, to start quickly. Its answer is a file, as the kernel may print.
 _MAIN = """
-import ctypes, json, mmap, sys, time
+import ctypes, json, mmap, os, sys, time
 asked = json.loads(sys.stdin.read())
-with open(asked["memory"], "r+b") as file:
-    access = mmap.ACCESS_COPY if asked["seconds"] else mmap.ACCESS_WRITE
-    memory = mmap.mmap(file.fileno(), asked["size"], access=access)
-base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-pointers, sizes = asked["pointers"], asked["sizes"]
-given = [*(ctypes.c_void_p(base + at) for at in pointers), *map(ctypes.c_long, sizes)]
-calls = [getattr(ctypes.CDLL(library), asked["name"]) for library in asked["libraries"]]
-found = [call(*given, ctypes.c_int(asked["threads"])) for call in calls]
+printed = os.open(asked["printed"], os.O_WRONLY)
+for stream in (1, 2):
+    os.dup2(printed, stream)
+mapped = []
+
+def arguments(access):
+    with open(asked["memory"], "r+b") as file:
+        mapped.append(mmap.mmap(file.fileno(), asked["size"], access=access))
+    base = ctypes.addressof(ctypes.c_char.from_buffer(mapped[-1]))
+    pointers = [ctypes.c_void_p(base + at) for at in asked["pointers"]]
+    return [*pointers, *map(ctypes.c_long, asked["sizes"]), ctypes.c_int(asked["threads"])]
+
+def answer(**facts):
+    with open(asked["answer"], "w") as file:
+        json.dump(facts, file)
+
+try:
+    calls = [getattr(ctypes.CDLL(library), asked["name"]) for library in asked["libraries"]]
+except (OSError, AttributeError) as error:
+    answer(failed=str(error))
+    sys.exit()
 times = [[] for _ in calls]
-end = time.perf_counter() + asked["seconds"]
-while time.perf_counter() < end or asked["seconds"] and len(times[0]) < 4:
-    for call, taken in zip(calls, times):
-        start = time.perf_counter()
-        call(*given, ctypes.c_int(asked["threads"]))
-        taken.append(time.perf_counter() - start)
-print(json.dumps({"found": found, "times": times}))
+if asked["seconds"]:
+    given, end = arguments(mmap.ACCESS_COPY), time.perf_counter() + asked["seconds"]
+    for call in calls:
+        call(*given)
+    while time.perf_counter() < end or len(times[0]) < 4:
+        for call, taken in zip(calls, times):
+            start = time.perf_counter()
+            call(*given)
+            taken.append(time.perf_counter() - start)
+answer(found=calls[-1](*arguments(mmap.ACCESS_WRITE)), times=times)
 """
 
 
@@ -73,6 +92,15 @@ def build_library(prelude: str, source: str, library: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """Copies of the arguments after a call, its error, and median and quartiles of each library's calls, in seconds."""
+
+    after: list[Any]
+    error: KernelError | None = None
+    times: tuple[tuple[float, float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Native:
     """Runs the function `name` of built libraries on copies of the arguments. `names` are the arguments' names."""
 
@@ -81,68 +109,65 @@ class Native:
     names: Sequence[str]
     arguments: Sequence[Any]
 
-    def run(self, library: Path) -> tuple[list[Any], KernelError | None]:
-        """Call the function on copies of the arguments; returns the copies after the call, and an error or None."""
+    def run(self, *libraries: Path, seconds: float = 0.0) -> Called:
+        """Call the last library's function; before that, time the functions, called in turn, for some `seconds`.
+
+        All calls are in one process, where a function may keep what it likes; timed calls have their own arguments.
+        """
         after = own_copies(self.arguments)
-        places, memory = self._map_arguments(after)
-        answer = self._ask([library], places, memory.numel(), 0.0)
-        if isinstance(answer, KernelError):
-            return after, answer
-        arena.copy_back(memory, _tensors(after), places)
-        if answer["found"][0]:
-            return after, KernelError("error", "an index that a tensor holds is out of range")
-        return after, self._writes_out_of_bounds(memory, places)
-
-    def times(self, libraries: Sequence[Path]) -> list[tuple[float, float, float]]:
-        """Median and quartiles of a call's time for each library, called in turn, in seconds; [] if a call fails."""
-        places, memory = self._map_arguments(self.arguments)
-        answer = self._ask(libraries, places, memory.numel(), TIMED_SECONDS)
-        if isinstance(answer, KernelError):
-            return []
-        quartiles = [statistics.quantiles(taken, n=4) for taken in answer["times"]]
-        return [(middle, low, high) for low, middle, high in quartiles]
-
-    def _map_arguments(self, arguments: Sequence[Any]) -> tuple[dict[str, arena.Placed], torch.Tensor]:
-        tensors = _tensors(arguments)
+        tensors = {str(place): value for place, value in enumerate(after) if isinstance(value, torch.Tensor)}
         places = arena.place_tensors(tensors)
-        return places, arena.map_tensors(self._memory, tensors, places)
+        memory = arena.map_tensors(self.folder / "memory", tensors, places)
+        for _, gap in _gaps(memory, places):
+            gap.copy_(_guard(gap))
+        answer = self._ask(libraries, places, memory.numel(), seconds)
+        if isinstance(answer, KernelError):
+            return Called(after, answer)
+        arena.copy_back(memory, tensors, places)
+        quartiles = [statistics.quantiles(taken, n=4) for taken in answer["times"] if taken]
+        times = tuple((middle, low, high) for low, middle, high in quartiles)
+        if answer["found"]:
+            return Called(after, KernelError("error", "an index that a tensor holds is out of range"), times)
+        return Called(after, self._writes_out_of_bounds(memory, places), times)
 
-    @property
-    def _memory(self) -> Path:
-        return self.folder / "memory"
+    def printed(self, most: int) -> str:
+        """The first characters that the last run printed."""
+        with (self.folder / "printed").open(encoding="utf-8", errors="replace") as file:
+            return file.read(most)
 
     def _ask(
         self, libraries: Sequence[Path], places: Mapping[str, arena.Placed], size: int, seconds: float
     ) -> dict[str, Any] | KernelError:
         """Run the functions in a new process; returns the process's answer, or an error if it failed."""
+        answer, printed = self.folder / "answer", self.folder / "printed"
+        answer.unlink(missing_ok=True)
+        printed.write_text("")
         request = {
-            "memory": str(self._memory), "size": size, "libraries": [*map(str, libraries)], "name": self.name,
+            "memory": str(self.folder / "memory"), "size": size, "libraries": [*map(str, libraries)],
+            "name": self.name, "answer": str(answer), "printed": str(printed),
             "pointers": [place.region.start + place.offset * place.dtype.itemsize for place in places.values()],
             "sizes": [int(value) for value in self.arguments if not isinstance(value, torch.Tensor)],
             "threads": torch.get_num_threads(), "seconds": seconds,
         }  # fmt: skip
-        command = [sys.executable, "-c", _MAIN]
         try:
-            done = run_in_own_group(command, json.dumps(request), SECONDS)
+            done = run_in_own_group([sys.executable, "-c", _MAIN], json.dumps(request), SECONDS)
         except subprocess.TimeoutExpired:
-            return KernelError("error", f"it took longer than {SECONDS} s")
+            return TOO_SLOW
         if done.returncode < 0:
             ended = signal.Signals(-done.returncode).name
-            return KernelError("error", f"it ended its process ({ended}): it reads or writes far out of bounds")
-        if done.returncode:
-            return KernelError("error", f"it could not be called: {done.stderr.strip().splitlines()[-1]}")
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
+            why = ": it reads or writes far out of bounds" if ended in ("SIGSEGV", "SIGBUS") else ""
+            return KernelError("error", f"it ended its process ({ended}){why}")
+        if not answer.exists():
+            return KernelError("error", f"it ended its process (exit code {done.returncode}) instead of returning")
+        facts: dict[str, Any] = json.loads(answer.read_text())
+        return KernelError("error", f"it could not be called: {facts['failed']}") if "failed" in facts else facts
 
     def _writes_out_of_bounds(self, memory: torch.Tensor, places: Mapping[str, arena.Placed]) -> KernelError | None:
         """An error if the kernel wrote between the tensors; None otherwise."""
-        regions = sorted({place.region for place in places.values()}, key=lambda region: region.start)
-        ends = [0, *(region.start + region.size for region in regions)]
-        starts = [*(region.start for region in regions), memory.numel()]
-        for end, start in zip(ends, starts, strict=True):
-            if memory[end:start].any():
-                at = end + int(memory[end:start].nonzero()[0])
-                return KernelError("error", self._words(at, places))
+        for start, gap in _gaps(memory, places):
+            changed = (gap != _guard(gap)).nonzero()
+            if len(changed):
+                return KernelError("error", self._words(start + int(changed[0]), places))
         return None
 
     def _words(self, at: int, places: Mapping[str, arena.Placed]) -> str:
@@ -156,6 +181,13 @@ class Native:
         return f"it writes out of bounds: element {element} of {self.names[int(name)]}"
 
 
-def _tensors(arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The tensors among the arguments, by position."""
-    return {str(place): value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
+def _gaps(memory: torch.Tensor, places: Mapping[str, arena.Placed]) -> Iterator[tuple[int, torch.Tensor]]:
+    """The start and the bytes of the memory before, between and after the tensors."""
+    regions = sorted({place.region for place in places.values()}, key=lambda region: region.start)
+    ends = [0, *(region.start + region.size for region in regions)]
+    starts = [*(region.start for region in regions), memory.numel()]
+    return ((end, memory[end:start]) for end, start in zip(ends, starts, strict=True))
+
+
+def _guard(gap: torch.Tensor) -> torch.Tensor:
+    return _GUARD.repeat(gap.numel() // 2 + 1)[: gap.numel()]

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from compiler.binary.sources import constants_of, grid_of
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.kernel_lab.edit import check_executable
-from compiler.numerics.policy.judge import judge
+from compiler.numerics.policy.judge import judge, plain
 from compiler.record import Check, Kernel, Record, Timing
 from compiler.record.plain_text import pluralize
 from compiler.triton_interpreter import wrapper
@@ -25,6 +25,13 @@ from compiler.triton_interpreter.process import Interpreter, InterpreterError
 from compiler.triton_interpreter.program import Launch, ProgramError
 from compiler.triton_interpreter.signature import signature
 
+if TYPE_CHECKING:
+    from compiler.kernel_lab.native import Native
+
+MOST_PRINTED = 1000
+"""Characters of a kernel's output that are shown."""
+READ_ONLY = "the original does not change it"
+LATER = "in a later call with the same arguments"
 MOST_PROGRAMS = 2000
 """The most programs of an Inductor kernel's launch to interpret. A larger launch is run in part, with a note."""
 
@@ -144,17 +151,49 @@ def _run_native(given: KernelInputs, original: Tried, edited: Tried) -> Numbers:
         except BuildError as error:
             return Numbers(error=KernelError("error", str(error), error.line))
         native = Native(Path(folder), original.function, launch.names, launch.arguments)
-        theirs, failed = native.run(libraries[0])
-        if failed is not None:
-            return Numbers(notes=(f"the original does not run: {failed.message}",))
-        mine, failed = native.run(libraries[1])
-        if failed is not None:
-            return Numbers(error=failed)
-        times = native.times(libraries)
-    names = ("original", "edited")
-    timings = tuple(Timing(name, "kernel call", *found) for name, found in zip(names, times, strict=False))
+        return _compare_calls(native, libraries, launch)
+
+
+def _compare_calls(native: Native, libraries: Sequence[Path], launch: Launch) -> Numbers:
+    """Compare the first calls of both libraries, and a call of the edited one after both were timed."""
+    from compiler.kernel_lab.native import TIMED_SECONDS, TOO_SLOW
+
+    original, edited = libraries
+    theirs = native.run(original)
+    if theirs.error is not None:
+        return Numbers(notes=(f"the original does not run: {theirs.error.message}",))
+    mine = native.run(edited)
+    printed = _printed_notes(native.printed(MOST_PRINTED))
+    if mine.error is not None:
+        return Numbers(error=mine.error, notes=printed)
+    later = native.run(*libraries, seconds=TIMED_SECONDS)
+    checks = _checks(launch, theirs.after, mine.after)
+    if later.error == TOO_SLOW:
+        return Numbers(checks, notes=("numbers on this CPU; calls are too slow to be timed", *printed))
+    if later.error is not None:
+        return Numbers(checks, error=replace(later.error, message=f"{LATER}, {later.error.message}"), notes=printed)
+    timings = tuple(
+        Timing(name, "kernel call", *times) for name, times in zip(("original", "edited"), later.times, strict=True)
+    )
     note = f"numbers and times on this CPU, {pluralize(torch.get_num_threads(), 'thread')}"
-    return Numbers(_checks(launch, theirs, mine), timings, notes=(note,))
+    return Numbers(_with_later(checks, _checks(launch, theirs.after, later.after)), timings, notes=(note, *printed))
+
+
+def _with_later(checks: Sequence[Check], later: Sequence[Check]) -> tuple[Check, ...]:
+    """The checks of a first call, and in their place those of a later call that only then differ."""
+    differing = {check.subject for check in checks if check.verdict == "differs"}
+    broken = {
+        check.subject: replace(check, note="; ".join(filter(None, (LATER, check.note))))
+        for check in later
+        if check.verdict == "differs" and check.subject not in differing
+    }
+    return tuple(({check.subject: check for check in checks} | broken).values())
+
+
+def _printed_notes(printed: str) -> tuple[str, ...]:
+    """A note with the start of what a kernel printed, if anything."""
+    lines = [*printed[:MOST_PRINTED].splitlines(), *(["…"] if len(printed) >= MOST_PRINTED else [])]
+    return ("\n    ".join(["it printed:", *lines]),) if lines else ()
 
 
 def _interpret(given: KernelInputs, original: Tried, edited: Tried, interpreter: Interpreter) -> Numbers:
@@ -164,14 +203,15 @@ def _interpret(given: KernelInputs, original: Tried, edited: Tried, interpreter:
         return Numbers(notes=(f"the original does not run in the interpreter: {first.error.message}",))
     # With other block sizes, programs write other elements: partial runs can't be compared.
     second = edited.interpret(interpreter, mine, MOST_PROGRAMS if first.is_whole else first.ran)
+    printed = _printed_notes(second.printed)
     if second.error is not None:
         is_missing = second.error.kind == "missing"
-        return Numbers(notes=(second.error.message,)) if is_missing else Numbers(error=second.error)
+        return Numbers(notes=(second.error.message,)) if is_missing else Numbers(error=second.error, notes=printed)
     note = "numbers by Triton's interpreter, on the CPU"
     if not (first.is_whole and second.is_whole):
         ran = f"only {second.ran:,} of {second.programs:,} programs were run; what they left is not compared"
-        return Numbers(notes=(note, ran))
-    return Numbers(_checks(given.launch, theirs, mine), notes=(note,))
+        return Numbers(notes=(note, ran, *printed))
+    return Numbers(_checks(given.launch, theirs, mine), notes=(note, *printed))
 
 
 def _run_on_gpu(given: KernelInputs, original: Tried, edited: Tried) -> Numbers:
@@ -201,16 +241,27 @@ def _to_device(value: Any) -> Any:
 
 
 def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple[Check, ...]:
-    """Compare the tensors that the kernels store to. New memory that neither wrote is NaN, and counts as equal."""
-    written = launch.written or _changed_tensors(launch, theirs, mine)
-    return tuple(judge(launch.names[index], mine[index], theirs[index]) for index in written)
+    """Compare the tensors that the kernels store to, and those that only the edited one changes.
+
+    A user's kernel does not declare its outputs. New memory that neither wrote is NaN, and counts as equal.
+    """
+    changed, broken = _changed_tensors(launch, theirs), _changed_tensors(launch, mine)
+    written = sorted(launch.written or changed | broken)
+    read_only = sorted(broken - changed - {*written})
+
+    def check(index: int) -> Check:
+        return judge(launch.names[index], mine[index], theirs[index])
+
+    return (*map(check, written), *(replace(check(index), verdict="differs", note=READ_ONLY) for index in read_only))
 
 
-def _changed_tensors(launch: Launch, *results: Sequence[Any]) -> list[int]:
-    """The tensors that a run changed: a user's kernel does not declare its outputs."""
+def _changed_tensors(launch: Launch, result: Sequence[Any]) -> set[int]:
+    """The tensors that a run changed."""
+
+    def is_changed(mine: Tensor, given: Tensor) -> bool:
+        if torch.equal(plain(mine), plain(given)):  # needs no memory, but is False for NaN
+            return False
+        return judge("", mine, given).verdict != "equal"
+
     given = [(index, value) for index, value in enumerate(launch.arguments) if isinstance(value, Tensor)]
-    return [
-        index
-        for index, value in given
-        if any(judge("", result[index], value.to(result[index].device)).verdict != "equal" for result in results)
-    ]
+    return {index for index, value in given if is_changed(result[index], value)}

@@ -43,12 +43,19 @@ def report_rows(changes: Sequence[Change], *, with_limit: bool = True) -> list[t
 
 
 def _row(change: Change) -> tuple[str, ...]:
-    numbers = (number_text(value, change.unit) for value in (change.before, change.after, change.limit))
-    return (change.words, *numbers, _MARKS[change.verdict])
+    return (change.words, *_number_texts(change), _MARKS[change.verdict])
 
 
-def number_text(value: float | None, unit: str) -> str:
-    """A metric's number with its unit; "" if there is none."""
+def _number_texts(change: Change) -> list[str]:
+    """Before, after and the limit, "" for unknown ones; exact bytes if rounding would hide a difference."""
+    values = (change.before, change.after, change.limit)
+    texts = [_number_text(value, change.unit) for value in values]
+    if change.unit == "bytes" and len({*texts}) < len({*values}):
+        return ["" if value is None else f"{value:,.10g} B" for value in values]
+    return texts
+
+
+def _number_text(value: float | None, unit: str) -> str:
     if value is None:
         return ""
     return size_text(value) if unit == "bytes" else seconds_text(value) if unit == "seconds" else f"{value:,.10g}"
@@ -95,13 +102,12 @@ def github_lines(reports: Sequence[Report], paths: Paths) -> Iterator[str]:
     for report in reports:
         for change in report.regressions:
             title = f"{report.name}: {change.words}"
-            counts = f"{number_text(change.before, change.unit) or '0'} -> {number_text(change.after, change.unit)}"
+            before, after, limit = _number_texts(change)
+            counts = f"{before or '0'} -> {after}"
             for place in change.new[:MOST_PLACES]:
                 place_words = f"{place.message or place.what} ({change.words} {counts})"
                 yield _command("warning", title, place_words, paths.get(place.file, place.file), place.line)
-            yield _command(
-                "error", title, f"{change.words}: {counts}, {number_text(change.limit, change.unit)} allowed"
-            )
+            yield _command("error", title, f"{change.words}: {counts}, {limit} allowed")
 
 
 def _command(level: str, title: str, message: str, file: str = "", line: int = 0) -> str:
@@ -138,7 +144,7 @@ def junit(reports: Sequence[Report], paths: Paths) -> bytes:
 
 
 def _sentence(change: Change) -> str:
-    before, after, limit = (number_text(value, change.unit) for value in (change.before, change.after, change.limit))
+    before, after, limit = _number_texts(change)
     return f"{change.words}: {before or 'no baseline'} before, now {after}, {limit} allowed"
 
 

@@ -170,11 +170,13 @@ class KernelTrial:
             (("time of one launch", "median", "lower quartile", "upper quartile"), times),
         )
         parts += [table_html(head, rows) for head, rows in tables if rows]
-        return "".join([*parts, *map(note, self.notes)])
+        notes = "".join(map(note, self.notes))
+        return "".join([*parts, f'<div style="white-space:pre-line">{notes}</div>'])
 
 
 def _error_words(check: Check) -> str:
-    where = f", off by at most {error_text(check.max_absolute)}" if check.verdict in ("close", "differs") else ""
+    is_off = check.verdict in ("close", "differs") and check.max_absolute is not None
+    where = f", off by at most {error_text(check.max_absolute)}" if is_off else ""
     return where + (f" ({check.note})" if check.note else "")
 
 
@@ -265,7 +267,7 @@ def try_edit(
     both = _compile_both(both, names, config, own)
     findings = [Finding(*_find_line(problem.reason, kernel.name)) for problem in both.problems]
     versions = (_version(both, names[0], original), _version(both, names[1], edited))
-    if not check:
+    if not check or (findings and versions[1].binary is None):
         return KernelTrial(kernel, *versions, findings=_distinct(findings))
     function = function_of(run.record, kernel)
     before = Tried(function, original, config, launch_of(run.record[kernel.artifact], kernel))

@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from explorer import cli
+from explorer.budget.compare import Change, Report
+from explorer.budget.reports import report_text
 from explorer.run.answers import read_page
 from tcompile.pytest_plugin import TcompileBudget
 from tests.explorer.test_cli import wrong
@@ -141,6 +143,12 @@ def test_regression_is_reported_at_its_line(folder: Path, capsys: pytest.Capture
     }
     assert {("breaks", 5), ("host_syncs", 5)} <= lines
     assert Path("p.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("after", "shown"), [(4401.0, "4,400 B  4,401 B  4,400 B"), (8192.0, "4.3 KiB  8.0 KiB")])
+def test_bytes_are_exact_where_rounding_hides_a_difference(after: float, shown: str) -> None:
+    change = Change("saved_bytes", "regressed", 4400.0, after, 4400.0, "bytes")
+    assert shown in report_text(Report("model", (change,)))
 
 
 def test_limits_and_json_in_a_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -372,8 +372,8 @@ class Program(_Printed):
 
     `inputs` are the arguments in order: names of buffers, or of symbols for sizes. `outputs` have the form of
     arguments of an extern call. `mutated` names the inputs that a step writes. `constants` are tensors that the graph
-    holds, by buffer name. `frees` names the buffers to free after each step; it is () before scheduling. `apart` has
-    the positions of outputs that are the same view as an earlier output, but must be separate tensors for autograd.
+    holds, by buffer name. `frees` names the buffers to free after each step: () without a memory plan. `apart` has the
+    positions of outputs that are the same view as an earlier output, but must be separate tensors for autograd.
     """
 
     name: str
@@ -405,6 +405,11 @@ class Program(_Printed):
     def overwritten(self) -> frozenset[str]:
         """Names of the inputs whose memory other buffers reuse: saved tensors that a backward is the last to read."""
         return frozenset(buffer.reuses for buffer in self.buffers).intersection(self.inputs)
+
+    @property
+    def steps_with_frees(self) -> Iterator[tuple[Step, tuple[str, ...]]]:
+        """Each step with the buffers to free after it."""
+        return zip(self.steps, self.frees or ((),) * len(self.steps), strict=True)
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -438,7 +443,7 @@ class Program(_Printed):
         """Lines of its text, each with the step or loop that it belongs to, or None."""
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
         yield f"program {self.name}({inputs}):", None
-        for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):
+        for step, freed in self.steps_with_frees:
             heads = (step, step.call) if isinstance(step, MatmulKernel) else (step,)
             parts: tuple[Step | Loop, ...] = (*heads, *step.loops) if isinstance(step, Kernel) else heads
             yield from ((f"    {line}", part) for line, part in zip(str(step).splitlines(), parts, strict=True))

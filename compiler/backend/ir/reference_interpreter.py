@@ -26,7 +26,7 @@ def interpret(
 ) -> list[Any]:
     """Run a program on arguments, which it may mutate; returns its outputs. If given, `launch` runs the kernels."""
     state = State.start(program, args)
-    for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
+    for step, freed in program.steps_with_frees:
         if launch is not None and isinstance(step, Kernel):
             launch(state, step)
         else:

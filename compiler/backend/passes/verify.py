@@ -97,6 +97,8 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
     for view in strided_views(program.outputs):
         if view.buffer not in written or view.buffer in hidden:
             yield f"the output {view.buffer} is never written"
+    if program.frees and len(program.frees) != len(program.steps):
+        yield f"its frees are for {len(program.frees)} steps, and it has {len(program.steps)}; frees=() frees nothing"
 
 
 def _extern_writes(step: Kernel | Extern) -> Sequence[str]:

@@ -183,7 +183,7 @@ class Launcher:
         if any(isinstance(function, Function) for function in self.functions.values()):
             self.line("threads = count_threads()")
         after = 0
-        for step, freed in zip(self.program.steps, self.program.frees, strict=True):
+        for step, freed in self.program.steps_with_frees:
             place = self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
             yield [place, *(line for line in range(after + 1, place) if self.assigned.get(line, "") in step.targets)]
             after = place

@@ -238,6 +238,13 @@ def test_replaced_pass_runs_with_gradients(trained: Inspection) -> None:
     assert x.grad is None
 
 
+@pytest.mark.skipif(not build_cpp.compiler(), reason="no C++ compiler")
+def test_program_without_planned_memory_runs(trained: Inspection) -> None:
+    unplanned = trained.replace("schedule", unfused)
+    assert "del " not in unplanned.call
+    torch.testing.assert_close(unplanned.run(), block(numbers(8, 16), numbers(16, 32)))
+
+
 def test_every_stage_is_checked_on_the_original_inputs(trained: Inspection) -> None:
     found = trained.check()
     assert found.first is None

@@ -128,6 +128,9 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
     "a kernel that overwrites an input": (
         lambda: with_loop(program(), 0, lambda loop: replace(loop, target="arg0_1")), "overwrites arg0_1",
     ),
+    "frees of steps that are gone": (
+        lambda: replace(program(), frees=((), ())), "its frees are for 2 steps, and it has 1",
+    ),
 }  # fmt: skip
 
 

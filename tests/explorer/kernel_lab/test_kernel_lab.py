@@ -170,6 +170,14 @@ def test_custom_launch_config(shell: InteractiveShell) -> None:
     assert trial.diff == ""
 
 
+def test_nothing_is_claimed_after_a_compile_failure(shell: InteractiveShell) -> None:
+    trial, text, _ = ran(shell, opened(shell).replace("\n", " --num-warps 3\n", 1))
+    assert "num_warps must be a power of 2" in trial.findings[0].what
+    assert trial.verdict == "the edited kernel does not work"
+    assert (trial.checks, trial.notes) == ((), ())
+    assert "equal" not in text
+
+
 def test_launch_config_for_the_gpu_that_was_there(shell: InteractiveShell) -> None:
     record = shell.user_ns["run"].record
     environment = replace(record.environment, gpu="NVIDIA H100 80GB HBM3")
@@ -279,6 +287,8 @@ def test_our_kernels_run_on_recorded_inputs(shell: InteractiveShell) -> None:
                      "tl.store writes out of bounds: element 768 of div_ptr", marks=needs_interpreter),
         ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), float('nan') * ",
          "what it stores to div_ptr differs from the original's"),
+        ("tl.store(div_ptr", "tl.store(arg0_1_ptr + (64*x + r), div, mask_x); tl.store(div_ptr",
+         "what it stores to arg0_1_ptr differs from the original's"),
     ],
 )  # fmt: skip
 def test_error_in_our_kernel_has_its_line(shell: InteractiveShell, code: str, edit: str, message: str) -> None:
@@ -401,7 +411,16 @@ def test_cpp_kernel_is_built_run_and_timed(shell: InteractiveShell) -> None:
         ("out_div[", "out_div[1 + ", "it writes out of bounds: element 768 of out_div", False),
         ("out_div[", "out_div[-1 + ", "it writes out of bounds: element -1 of out_div", False),
         ("out_div[", "out_div[3000000000 + ", "it ended its process (SIGSEGV)", False),
+        ("return 0;", "out_div[768] = 0.0f; return 0;", "it writes out of bounds: element 768 of out_div", False),
         ("= div;", "= div * 2;", "what it stores to out_div differs from the original's", True),
+        (
+            "return 0;",
+            "((float*)in_arg0_1)[9] = 0; return 0;",
+            "stores to in_arg0_1 differs from the original's",
+            False,
+        ),
+        ("return 0;", "__builtin_exit(0);", "it ended its process (exit code 0) instead of returning", False),
+        ("kernel_softmax(", "kernel_softmin(", "it could not be called", False),
     ],
 )
 def test_error_in_cpp_is_reported_without_crashing(
@@ -414,6 +433,28 @@ def test_error_in_cpp_is_reported_without_crashing(
     (finding,) = trial.findings
     assert message in finding.what
     assert finding.line == (line_of(edited, edit) if has_line else 0)
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        ("return 0;", "differs from the original's (in a later call with the same arguments"),
+        ("__builtin_abort();", "in a later call with the same arguments, it ended its process (SIGABRT)"),
+    ],
+)
+def test_later_calls_are_checked(shell: InteractiveShell, later: str, message: str) -> None:
+    edited = f"threads) {{ static int calls; if (calls++) {later}"
+    (finding,) = ran(shell, opened(shell, "on_cpu kernel").replace("threads) {", edited))[0].findings
+    assert message in finding.what
+
+
+def test_printed_text_is_shown(shell: InteractiveShell) -> None:
+    cell = opened(shell, "on_cpu kernel").replace("return 0;", 'printf("%d rows\\nof 64\\n", 12); return 0;')
+    trial, text, html = ran(shell, cell.replace("extern", "#include <cstdio>\nextern", 1))
+    assert trial.is_right
+    assert len(trial.timings) == 2
+    assert "it printed:\n    12 rows\n    of 64)" in text
+    assert "12 rows\n    of 64" in html
 
 
 def test_cpp_kernel_has_no_config(shell: InteractiveShell) -> None:
