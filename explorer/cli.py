@@ -394,6 +394,8 @@ def _show_record(record: Record, args: argparse.Namespace, stage: str = "") -> N
         print_answer(_stage_answer(record, args, stage), args)
     elif not stage:
         print(text.summary(record))
+        for words in record.place.hangs if record.place is not None else ():
+            print(f"\n! {words}")
     elif stage in capture_text.FACTS:
         print(capture_text.fact_text(record, stage))
     else:

@@ -105,7 +105,7 @@ def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
     return Asked(names[path], line, not is_installed(path)) if path else Asked(end, line)
 
 
-def asked_by(frames: Sequence[tuple[str, str]]) -> AskedBy:
+def find_asker(frames: Sequence[tuple[str, str]]) -> AskedBy:
     """What asked for the value of a symbol, by the files and functions of torch's own frames at that moment."""
     if not frames:
         return ""

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from compiler.capture.guard_words import SymbolNames, plain, strip_brackets
-from compiler.capture.guards import Asked, asked_by, line_that_asked
+from compiler.capture.guards import Asked, find_asker, line_that_asked
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.record import Condition, Span, Symbol
 from compiler.torch_api.open_sizes import ConditionFacts, SymbolFacts
@@ -35,7 +35,7 @@ def symbol_of(frame: str, fact: SymbolFacts, book: SourceBook) -> Symbol:
         became=fact.became,
         specialized_by=_line(fact.stack, book) or _line_in_comment(fact.asked, names),
         conditions=tuple(_condition(condition, names) for condition in fact.conditions),
-        asked_by=asked_by([(fact.frame.filename, fact.frame.name)] if fact.frame else []),
+        asked_by=find_asker([(fact.frame.filename, fact.frame.name)] if fact.frame else []),
     )
 
 

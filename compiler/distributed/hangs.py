@@ -46,7 +46,7 @@ def find_hangs(records: Mapping[int, Record]) -> tuple[Hang, ...]:
         if stop is not None:
             found.setdefault((call_words(stop.call), call_words(stop.instead)), []).append(stop)
     told = [_hang(stops, records) for stops in found.values()]
-    return (*told, *unequal_sizes(records), *unmatched_messages(records), *circular_waits(records))
+    return (*told, *unequal_arguments(records), *unmatched_messages(records), *circular_waits(records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,38 +98,61 @@ def _hang(stops: Sequence[_Stop], records: Mapping[int, Record]) -> Hang:
         words += f" {them.capitalize()} {never} none after {call_words(first.last)}."
     beside = first.instead or first.last
     lines = beside.lines if beside is not None else ()
-    branch = branch_before(first.call.lines, records[first.waiting])
+    branch = _branch_to(first.call, records[first.waiting], records[first.other])
+    if branch is None and first.instead is not None:
+        branch = _branch_to(first.instead, records[first.other], records[first.waiting])
     if branch is not None:
         go = "goes" if len(others) == 1 else "go"
         words += f" {them.capitalize()} {go} another way at {branch.file}:{branch.line}: {branch.code}"
     return Hang(words, waiting, others, first.call.lines, lines or ((branch,) if branch else ()))
 
 
-def unequal_sizes(records: Mapping[int, Record]) -> Iterator[Hang]:
-    """Collectives that ranks call together with tensors of other sizes, where all must be equal; the first ones."""
+def _branch_to(call: Collective, record: Record, other: Record) -> Span | None:
+    """The branch on the rank that leads to a call which another rank does not make; None if it is not known.
+
+    A line at which the other rank calls a collective, too, does not tell: a loop may have another length there.
+    """
+    shared = {(line.file, line.line) for each in other.collectives for line in each.lines}
+    return branch_before((line for line in call.lines if (line.file, line.line) not in shared), record)
+
+
+def unequal_arguments(records: Mapping[int, Record]) -> Iterator[Hang]:
+    """Collectives that ranks call together with other sizes, dtypes or roots, where all must be equal; first ones."""
     found: dict[tuple[str, ...], tuple[Collective, Collective, set[int], set[int]]] = {}
     for one, other in combinations(records, 2):
         pairs = zip(*(_shared_calls(records[rank], {one, other}) for rank in (one, other)), strict=False)
         together = takewhile(lambda pair: pair[0][0] == pair[1][0], pairs)
-        calls = ({one: mine[1], other: theirs[1]} for mine, theirs in together if mine[1].kind in _SAME_SIZES)
-        unequal = (each for each in calls if _sizes(each[one]) != _sizes(each[other]))
+        calls = ({one: mine[1], other: theirs[1]} for mine, theirs in together)
+        unequal = (each for each in calls if _unequal_facts(each[one], each[other]))
         for each in islice(unequal, 1):
-            small, large = sorted(each, key=lambda rank: _sizes(each[rank]))
-            key = tuple(f"{_sizes(each[rank])} {call_words(each[rank])}" for rank in (small, large))
-            *_, ranks, others = found.setdefault(key, (each[small], each[large], set(), set()))
-            ranks.add(small)
-            others.add(large)
+            less, more = sorted(each, key=lambda rank: (each[rank].input_bytes, each[rank].dtype, each[rank].root))
+            key = tuple(f"{_equal_facts(each[rank])} {call_words(each[rank])}" for rank in (less, more))
+            *_, ranks, others = found.setdefault(key, (each[less], each[more], set(), set()))
+            ranks.add(less)
+            others.add(more)
     for first, second, ranks, others in found.values():
         own, theirs = (rank_words(tuple(sorted(each))) for each in (ranks, others))
+        names = _unequal_facts(first, second)
+        small, large = (
+            f"{', '.join(_equal_facts(each)[name] for name in names)} in {call_words(each)}" for each in (first, second)
+        )
         words = (
-            f"{own.capitalize()}: {first.input_bytes:,} bytes in {call_words(first)}; {theirs}: {second.input_bytes:,} "
-            f"bytes in {call_words(second)}. All must pass the same size: the job hangs there, or gets wrong values."
+            f"{own.capitalize()}: {small}; {theirs}: {large}. All must pass the same {' and '.join(names)}: the job "
+            "hangs there, or gets wrong values."
         )
         yield Hang(words, tuple(sorted(ranks)), tuple(sorted(others)), first.lines, second.lines)
 
 
-def _sizes(call: Collective) -> tuple[int, str]:
-    return call.input_bytes, call.dtype
+def _unequal_facts(one: Collective, other: Collective) -> list[str]:
+    """The names of what differs in two ranks' calls of a collective, and must not."""
+    mine, theirs = _equal_facts(one), _equal_facts(other)
+    return [name for name in mine if name in theirs and mine[name] != theirs[name]]
+
+
+def _equal_facts(call: Collective) -> dict[str, str]:
+    """What must be equal on all ranks that call a collective, in words."""
+    sizes = {"size": f"{call.input_bytes:,} bytes", "dtype": call.dtype} if call.kind in _SAME_SIZES else {}
+    return sizes | ({"root": f"root {call.root}"} if call.root >= 0 else {})
 
 
 def unmatched_messages(records: Mapping[int, Record]) -> Iterator[Hang]:
@@ -161,7 +184,7 @@ def _unmatched_hang(call: Collective, sender: int, receiver: int, records: Mappi
     never = "receives" if call.kind == "send" else "sends"
     words = f"Rank {one} waits in {call_words(call)}, which rank {other} never {never}: the job hangs there."
     last = max(records[other].collectives, key=lambda each: each.order, default=None)
-    branch = branch_before(call.lines, records[one])
+    branch = _branch_to(call, records[one], records[other])
     if last is not None:
         words += f" Rank {other} calls {call_words(last)} last."
     if branch is not None:

@@ -41,16 +41,16 @@ def _own_rows(function: ast.FunctionDef) -> set[int]:
 
 
 def branch_before(lines: Iterable[Span], record: Record) -> Span | None:
-    """The branch that decides whether the first of these lines is reached, or else a later one; None if none is seen.
+    """The branch on the rank that decides whether the first of these lines is reached, or else a later one.
 
-    It is one around the line, or one that leaves the function before it; one on the rank if there is one.
+    It is one around the line, or one that leaves the function before it; None if none is seen.
     """
-    found = [branch for line in lines if not line.installed for branch in _branches_before(line, record)]
-    return next((span for span, on_rank in found if on_rank), found[0][0] if found else None)
+    found = (branch for line in lines if not line.installed for branch in _branches_before(line, record))
+    return next(found, None)
 
 
-def _branches_before(line: Span, record: Record) -> Iterator[tuple[Span, bool]]:
-    """The branches that decide whether a line is reached, innermost first, and whether each is on the rank."""
+def _branches_before(line: Span, record: Record) -> Iterator[Span]:
+    """The branches on the rank that decide whether a line is reached, innermost first."""
     for artifact in record.of_stage("source"):
         numbers = _numbers(artifact)
         if artifact.title != line.file or line.line not in numbers:
@@ -58,10 +58,10 @@ def _branches_before(line: Span, record: Record) -> Iterator[tuple[Span, bool]]:
         row, rows = numbers.index(line.line) + 1, artifact.text.split("\n")
         around = [each for each in _functions(artifact) if each.lineno <= row <= (each.end_lineno or 0)]
         scope = max(around, key=lambda each: each.lineno, default=_tree(artifact))
-        on_rank = list(_branches(scope))
-        for branch in sorted(_deciding_branches(scope, row), key=lambda each: -each.lineno):
+        deciding = set(_deciding_branches(scope, row)).intersection(_branches(scope))
+        for branch in sorted(deciding, key=lambda each: -each.lineno):
             place = numbers[branch.lineno - 1]
-            yield Span(line.file, place, place, code=rows[branch.lineno - 1].strip()), branch in on_rank
+            yield Span(line.file, place, place, code=rows[branch.lineno - 1].strip())
 
 
 def _deciding_branches(scope: ast.AST, row: int) -> Iterator[Branch]:

@@ -12,6 +12,7 @@ from math import prod
 from compiler.distributed.distinct import stand_ins_in_mesh
 from compiler.distributed.hangs import Hang, find_hangs
 from compiler.record import Artifact, RankPlace, Record
+from compiler.record.checks import MOST_HANGS
 from compiler.record.options import Options
 from compiler.record.plain_text import rank_words
 from compiler.torch_api.shard_shapes import Sharding
@@ -28,7 +29,8 @@ class Ranks:
     `shapes` groups all ranks of the job by the shapes of their shards; () if they are unknown. `failed` are ranks on
     which the program raised an error, with its words. `mesh` has name and size of each dimension of the device mesh.
     `in_mesh` has the ranks of which few were simulated along each dimension, with the equal rank that stands for each;
-    None if only the ranks that were named are simulated.
+    None if only the ranks that were named are simulated. `told` says where ranks wait for others in vain, if only the
+    record of one rank tells it; None if the records of all ranks that were explored are here.
     """
 
     world: int
@@ -38,6 +40,7 @@ class Ranks:
     failed: Mapping[int, str] = field(default_factory=dict)
     origin: str = "simulated"
     in_mesh: Mapping[int, int] | None = None
+    told: tuple[str, ...] | None = None
 
     @cached_property
     def fingerprints(self) -> dict[int, str]:
@@ -77,12 +80,18 @@ class Ranks:
     @property
     def hangs(self) -> tuple[Hang, ...]:
         """Where ranks wait for others that never come, judged by the collectives that the simulated ranks call."""
-        return find_hangs(self.records)
+        return find_hangs(self.records) if self.told is None else tuple(Hang(words, (), ()) for words in self.told)
+
+    @property
+    def lack(self) -> str:
+        """What is to be said of a rank without a record."""
+        return f"not {self.origin}" if self.told is None else "not in the record"
 
     def __str__(self) -> str:
         known = tuple(self.records)
         mesh = " × ".join(f"{name} {size}" for name, size in self.mesh)
-        lines = [f"{self.world} ranks{f' ({mesh})' if mesh else ''}; {self.origin}: {rank_words(known)}"]
+        those = rank_words(known) if self.told is None else f"the record of {rank_words(known)} alone"
+        lines = [f"{self.world} ranks{f' ({mesh})' if mesh else ''}; {self.origin}: {those}"]
         lines += [f"equal: {rank_words(group)}" for group in self.groups if len(self.groups) > 1 or len(group) > 1]
         like: dict[int, list[int]] = {}
         for rank, stand_in in self.stand_ins.items():
@@ -90,7 +99,8 @@ class Ranks:
         lines += [f"not simulated: {rank_words(ranks)}; {self.likeness} rank {rank}" for rank, ranks in like.items()]
         unlike = [rank for rank in self.not_simulated if rank not in self.stand_ins]
         why = "too many ranks differ" if self.in_mesh is not None else "shards of other shapes" if self.shapes else ""
-        lines += [f"not simulated: {rank_words(unlike)}; {why or 'shapes are unknown'}"] if unlike else []
+        why = "" if self.told is not None else f"; {why or 'shapes are unknown'}"
+        lines += [f"{self.lack}: {rank_words(unlike)}{why}"] if unlike else []
         lines += [f"rank {rank} failed: {words}" for rank, words in self.failed.items()]
         return "\n".join([*lines, *map(str, self.hangs)])
 
@@ -165,7 +175,16 @@ def explore_others(
         whole = sizes if prod(sizes) == options.ranks else [options.ranks]
         alike = stand_ins_in_mesh(whole, simulate, group_of.get)
         in_mesh = {rank: like for rank, like in alike.items() if rank not in records and like in records}
-    return Ranks(options.ranks, dict(sorted(records.items())), mesh, shapes, failed, in_mesh=in_mesh)
+    made = Ranks(options.ranks, dict(sorted(records.items())), mesh, shapes, failed, in_mesh=in_mesh)
+    hangs = made.hangs
+    return replace(made, records={rank: _with_hangs(record, hangs) for rank, record in made.records.items()})
+
+
+def _with_hangs(record: Record, hangs: Sequence[Hang]) -> Record:
+    """The record with the hangs of the job, which is saved without the records of the other ranks."""
+    if record.place is None:
+        return record
+    return record.with_fields(place=replace(record.place, hangs=tuple(each.words for each in hangs[:MOST_HANGS])))
 
 
 def fingerprint(record: Record, shapes: object = "") -> str:

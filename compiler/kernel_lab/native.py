@@ -130,7 +130,7 @@ class Native:
             return Called(after, KernelError("error", "an index that a tensor holds is out of range"), times)
         return Called(after, self._writes_out_of_bounds(memory, places), times)
 
-    def printed(self, most: int) -> str:
+    def printed_text(self, most: int) -> str:
         """The first characters that the last run printed."""
         with (self.folder / "printed").open(encoding="utf-8", errors="replace") as file:
             return file.read(most)

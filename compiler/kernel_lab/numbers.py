@@ -163,7 +163,7 @@ def _compare_calls(native: Native, libraries: Sequence[Path], launch: Launch) ->
     if theirs.error is not None:
         return Numbers(notes=(f"the original does not run: {theirs.error.message}",))
     mine = native.run(edited)
-    printed = _printed_notes(native.printed(MOST_PRINTED))
+    printed = _printed_notes(native.printed_text(MOST_PRINTED))
     if mine.error is not None:
         return Numbers(error=mine.error, notes=printed)
     later = native.run(*libraries, seconds=TIMED_SECONDS)
@@ -176,10 +176,12 @@ def _compare_calls(native: Native, libraries: Sequence[Path], launch: Launch) ->
         Timing(name, "kernel call", *times) for name, times in zip(("original", "edited"), later.times, strict=True)
     )
     note = f"numbers and times on this CPU, {pluralize(torch.get_num_threads(), 'thread')}"
-    return Numbers(_with_later(checks, _checks(launch, theirs.after, later.after)), timings, notes=(note, *printed))
+    return Numbers(
+        _add_later_checks(checks, _checks(launch, theirs.after, later.after)), timings, notes=(note, *printed)
+    )
 
 
-def _with_later(checks: Sequence[Check], later: Sequence[Check]) -> tuple[Check, ...]:
+def _add_later_checks(checks: Sequence[Check], later: Sequence[Check]) -> tuple[Check, ...]:
     """The checks of a first call, and in their place those of a later call that only then differ."""
     differing = {check.subject for check in checks if check.verdict == "differs"}
     broken = {

@@ -12,7 +12,7 @@ from typing import Any
 from compiler.capture import recompile_advice as advice
 from compiler.capture.breaks import frames_after, graph_break
 from compiler.capture.guard_words import SymbolNames, argument, plain, quote, value_words
-from compiler.capture.guards import asked_by, guards_of
+from compiler.capture.guards import find_asker, guards_of
 from compiler.logs.events import Event, Log
 from compiler.logs.sources import LoggedSources, is_of_package
 from compiler.record import Condition, Frame, GraphBreak, Guard, GuardFailure, Recompile, Span, Symbol
@@ -92,7 +92,7 @@ def symbols_of(frame: str, events: Iterable[Event], log: Log, book: LoggedSource
             name = str(fields.get("symbol", ""))
             if name in found:
                 place = _innermost(frames_of(log, fields.get("user_stack")), book)
-                by = asked_by([(span.file, span.function) for span in frames_of(log, fields.get("stack"))])
+                by = find_asker([(span.file, span.function) for span in frames_of(log, fields.get("stack"))])
                 value = str(fields.get("value", ""))
                 found[name] = replace(found[name], became=value, specialized_by=place, asked_by=by)
         elif event.kind in ("guard_added", "guard_added_fast"):

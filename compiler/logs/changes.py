@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from itertools import pairwise
 
 from compiler.logs.compilations import INSTALLED
 from compiler.logs.events import Event, read_object
 from compiler.logs.fingerprints import (
     CHANGED,
+    SETTING,
     TYPED,
     Compiled,
     Key,
@@ -19,13 +23,18 @@ from compiler.logs.fingerprints import (
     Place,
     RankFacts,
     bytes_of,
+    canonical,
     graph_lines,
     lines_of,
-    settings_of,
 )
 
 LINES_SHOWN = 3
 CONFIGURATIONS = "kernel configurations"
+_PER_PROCESS = {
+    "job_id", "pgo_extra_read_key", "pgo_extra_write_key", "debug_dir_root", "cpp_cache_precompile_headers",
+    "compile_threads", "worker_start_method",
+}  # fmt: skip
+"""Settings that may differ between processes and change no code."""
 _NUMBER = re.compile(r"(\d+)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), None\)")
 _TARGET = re.compile(r"(?:aten|prims|torch)\.(\w+)(?:\.\w+)?\(")
@@ -54,7 +63,36 @@ def settings_in(compiled: Compiled, sources: set[str]) -> dict[str, str]:
     """The settings of a compilation from these sources, with those that were changed for its graph alone."""
     logged = ((source, text) for source, text in compiled.configs.items() if source in sources)
     ordered = sorted(logged, key=lambda config: config[0] == CHANGED)
-    return {name: value for prefix, text in ordered for name, value in settings_of(prefix, text).items()}
+    return {name: value for prefix, text in ordered for name, value in _settings_of(prefix, text).items()}
+
+
+@lru_cache(maxsize=64)
+def _settings_of(prefix: str, text: str) -> Mapping[str, str]:
+    """Settings by name from a configuration as it was logged, without those that may differ between processes."""
+    if prefix == CHANGED:
+        found = {f"{module}.{name}": _as_json(value) for module, name, value in SETTING.findall(text)}
+    else:
+        try:
+            values = json.loads(text)
+        except ValueError:
+            return {}
+        items = values.items() if isinstance(values, dict) else ()
+        found = {f"{prefix}.{name}": _json_in_order(value) for name, value in items}
+    return {name: canonical(value) for name, value in found.items() if name.partition(".")[2] not in _PER_PROCESS}
+
+
+def _json_in_order(value: object) -> str:
+    """A value in JSON; a list is sorted, as it may have been a set."""
+    listed = sorted(map(str, value)) if isinstance(value, list | tuple | set) else value
+    return json.dumps(listed, sort_keys=True)
+
+
+def _as_json(value: str) -> str:
+    """A Python literal in JSON, as other events have it; other expressions as they are."""
+    try:
+        return _json_in_order(ast.literal_eval(value))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return value
 
 
 def value_lines(changed: Sequence[tuple[str, str, str]], which: int) -> tuple[str, ...]:

@@ -236,12 +236,19 @@ class Log:
 
     def count_wrong_checksums(self) -> int:
         """The number of events whose content has another checksum than was written: the file was cut or edited."""
-        count = 0
-        for head, text in self.texts_of_events():
-            if (checksum := _CHECKSUM.search(head)) is not None:
-                payload = text[len(head) + 1 :].replace(b"\n\t", b"\n").removeprefix(b"\t")
-                count += md5(payload, usedforsecurity=False).hexdigest().encode() != checksum[1]
-        return count
+        return sum(_has_wrong_checksum(head, text) for head, text in self.texts_of_events())
+
+    @cached_property
+    def is_cut(self) -> bool:
+        """Whether the log ends in the middle of an event: it was cut, or the process was ended while it wrote."""
+        if not len(self):
+            return False
+        index, text = self._index, self.texts[-1]
+        start, line_end, end = index.starts[-1], index.payloads[-1], index.ends[-1]
+        rest = text[max(end, len(text) - _LONGEST_START) :]
+        is_torn = _LINE_OF_V.search(rest) is not None and not rest.endswith(b"\n")
+        is_damaged = self._event(len(self) - 1) is None
+        return is_torn or is_damaged or _has_wrong_checksum(text[start:line_end], text[start:end])
 
     def select(self, compile_id: str, autograd: str = "") -> Log:
         """The events of one of torch's ids, of the compiled-autograd run around it, and of no compilation."""
@@ -311,6 +318,14 @@ class Log:
             _log=self,
             _payload=(part, min(end + 1, index.ends[place]), index.ends[place]),
         )
+
+
+def _has_wrong_checksum(head: bytes, text: bytes) -> bool:
+    """Whether the content of an event has another checksum than its first line says."""
+    if (checksum := _CHECKSUM.search(head)) is None:
+        return False
+    payload = text[len(head) + 1 :].replace(b"\n\t", b"\n").removeprefix(b"\t")
+    return md5(payload, usedforsecurity=False).hexdigest().encode() != checksum[1]
 
 
 def _compile_id(values: dict[str, Any]) -> tuple[CompileId, str]:

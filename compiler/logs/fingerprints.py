@@ -6,14 +6,13 @@ that do the same. Payloads are compared as bytes first, and read as text only wh
 
 from __future__ import annotations
 
-import ast
 import json
 import linecache
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from compiler.logs.capture import resumed_line
@@ -45,13 +44,10 @@ KINDS = tuple(dict.fromkeys(STAGE_OF.values()))
 CHANGED = "changed"
 """The key in `Compiled.configs` of settings that are not the default, as code; other keys are torch's packages."""
 _CONFIGS = {f"{name}_config": name for name in ("dynamo", "inductor", "functorch", "compiler")}
-_PER_PROCESS = {
-    "job_id", "pgo_extra_read_key", "pgo_extra_write_key", "debug_dir_root", "cpp_cache_precompile_headers",
-    "compile_threads", "worker_start_method",
-}  # fmt: skip
-"""Settings that may differ between processes and change no code."""
 
-_SETTING = re.compile(r"^torch\._(dynamo|inductor|functorch)\.config\.([\w.]+) = (.*)$", re.MULTILINE)
+SETTING = re.compile(r"^torch\._(dynamo|inductor|functorch)\.config\.([\w.]+) = (.*)$", re.MULTILINE)
+_GROUPS = re.compile(r"^\s*setup_fake_process_groups\((\{.*\})\)$", re.MULTILINE)
+_SIZE_OF_GROUP = re.compile(r"'size': (\d{1,6})\b")
 
 _LINE = re.compile(r"# File: (?P<file>.+?):(?P<line>\d+) in (?P<function>[^,]+)(?:, code: (?P<code>.*))?$")
 _LINE_OF_GUARD = re.compile(r"(?:#\s+(?P<code>.*?)\s*)?#\s*(?P<file>[^\s#]+\.py):(?P<line>\d+) in (?P<function>\S+)")
@@ -188,7 +184,11 @@ class Collective:
 
 @dataclass
 class RankFacts:
-    """All that one rank compiled, in order, with the facts of the whole process. `end` is its last event's time."""
+    """All that one rank compiled, in order, with the facts of the whole process. `end` is its last event's time.
+
+    If the log `is_cut`, a compilation that it was cut in is `cut_in`, and left out of the others. `world` is the number
+    of ranks in the largest process group that a graph uses, 0 if it is unknown.
+    """
 
     rank: int
     compilations: dict[Key, Compiled] = field(default_factory=dict)
@@ -196,6 +196,9 @@ class RankFacts:
     environment: dict[str, str] | None = None
     start: float = 0.0
     end: float = 0.0
+    is_cut: bool = False
+    cut_in: Compiled | None = None
+    world: int = 0
 
     @cached_property
     def unfinished(self) -> Compiled | None:
@@ -218,7 +221,7 @@ class _Reader:
     """Sorts the events of a log into compilations."""
 
     def __init__(self, log: Log, rank: int) -> None:
-        self.log, self.facts = log, RankFacts(rank)
+        self.log, self.facts = log, RankFacts(rank, is_cut=log.is_cut)
         self._by_id: dict[str, Compiled] = {}
         self._frames: dict[tuple[str, str, int], dict[str, int]] = {}
         self._code: dict[str, Place] = {}
@@ -228,11 +231,17 @@ class _Reader:
     def read(self) -> RankFacts:
         kinds = ("dynamo_start", "artifact", "compilation_metrics", *STAGE_OF)
         last = 0.0
+        torn = self.log.ends[-1:] if self.log.is_cut else ()
         for event in self.log.events_of(*dict.fromkeys(kinds)):
+            if event in torn:
+                break
             last = event.seconds
             self.facts.start = self.facts.start or event.seconds
             self._read(event)
         self.facts.end = last
+        if self.facts.is_cut and (cut := self.facts.unfinished) is not None:
+            self.facts.cut_in = self.facts.compilations.pop(cut.key)
+            del self.facts.unfinished  # it is cached
         return self.facts
 
     def _read(self, event: Event) -> None:
@@ -308,7 +317,10 @@ class _Reader:
         """The environment, and settings that were changed for one graph (as by `mode=`)."""
         head = event.payload.partition("\nisolate_fails_code_str")[0]
         self.facts.environment = (self.facts.environment or {}) | dict(_environment(head))
-        changed = "\n".join(line for line in head.splitlines() if _SETTING.match(line))
+        groups = _GROUPS.search(event.payload)
+        sizes = [int(size) for size in _SIZE_OF_GROUP.findall(groups[1])] if groups is not None else []
+        self.facts.world = max([self.facts.world, *sizes])
+        changed = "\n".join(line for line in head.splitlines() if SETTING.match(line))
         self._compilation_of(event).configs.setdefault(CHANGED, self._texts.setdefault(changed, changed))
 
     def _read_version(self, event: Event) -> None:
@@ -331,35 +343,6 @@ def _places(event: Event, strings: Mapping[int, str]) -> Iterator[Place]:
             file = strings.get(name, "") if isinstance(name, int) else ""
             number = line if isinstance(line, int) else 0
             yield Place(file, number, str(frame.get("name", "")), str(frame.get("loc", "")))
-
-
-@lru_cache(maxsize=64)
-def settings_of(prefix: str, text: str) -> Mapping[str, str]:
-    """Settings by name from a configuration as it was logged, without those that may differ between processes."""
-    if prefix == CHANGED:
-        found = {f"{module}.{name}": _as_json(value) for module, name, value in _SETTING.findall(text)}
-    else:
-        try:
-            values = json.loads(text)
-        except ValueError:
-            return {}
-        items = values.items() if isinstance(values, dict) else ()
-        found = {f"{prefix}.{name}": _json_in_order(value) for name, value in items}
-    return {name: canonical(value) for name, value in found.items() if name.partition(".")[2] not in _PER_PROCESS}
-
-
-def _json_in_order(value: object) -> str:
-    """A value in JSON; a list is sorted, as it may have been a set."""
-    listed = sorted(map(str, value)) if isinstance(value, list | tuple | set) else value
-    return json.dumps(listed, sort_keys=True)
-
-
-def _as_json(value: str) -> str:
-    """A Python literal in JSON, as other events have it; other expressions as they are."""
-    try:
-        return _json_in_order(ast.literal_eval(value))
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return value
 
 
 def _environment(head: str) -> Iterator[tuple[str, str]]:
@@ -484,7 +467,7 @@ def collectives_of(compiled: Compiled, *, captured_only: bool = False) -> Iterat
     `captured_only` leaves out the others.
     """
     captured = list(_collectives(compiled, ("graph",)))
-    if captured_only or not has_autograd_graphs(compiled):
+    if captured_only or not _has_autograd_graphs(compiled):
         yield from captured
         return
     places: dict[str, list[Place]] = {}
@@ -496,7 +479,14 @@ def collectives_of(compiled: Compiled, *, captured_only: bool = False) -> Iterat
     yield from _collectives(compiled, ("backward graph", "compiled autograd"))
 
 
-def has_autograd_graphs(compiled: Compiled) -> bool:
+def collectives_of_both(a: Compiled, b: Compiled) -> tuple[list[Collective], list[Collective]]:
+    """The collectives of two compilations, of captured graphs alone if only one of them logged the others."""
+    captured_only = _has_autograd_graphs(a) != _has_autograd_graphs(b)
+    one, other = (list(collectives_of(each, captured_only=captured_only)) for each in (a, b))
+    return one, other
+
+
+def _has_autograd_graphs(compiled: Compiled) -> bool:
     """Whether a graph that AOTAutograd made was logged; one from a cache may not have been."""
     return any(kind in compiled.facts for kind in ("inference graph", "forward graph", "compiled autograd"))
 

@@ -144,13 +144,18 @@ class Job:
         return tuple(dict.fromkeys((*self.left_out, *of_logs)))
 
     @property
-    def problem_words(self) -> tuple[str, ...]:
-        """The problems that are known after the compilations were read, equal ones of a file as one sentence."""
+    def damage_words(self) -> tuple[str, ...]:
+        """What of the logs can't be read, as the compilations show, equal problems of a file as one sentence."""
         for rank in self.ranks.values():
             _ = rank.compilations
         counts = Counter(f"{problem.file}: {problem.reason}" for problem in self.problems)
         words = [f"{words} ({count:,} times)" if count > 1 else words for words, count in counts.items()]
-        return (*words, *self._checksum_words, *self._unknown_words())
+        return (*words, *self._checksum_words)
+
+    @property
+    def problem_words(self) -> tuple[str, ...]:
+        """What of the logs can't be read, and the events that tcompile doesn't know."""
+        return (*self.damage_words, *self._unknown_words())
 
     @cached_property
     def _checksum_words(self) -> tuple[str, ...]:

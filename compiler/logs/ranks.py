@@ -49,11 +49,13 @@ from compiler.logs.fingerprints import (
     RankFacts,
     cache_folders,
     collectives_of,
+    collectives_of_both,
     facts_of,
-    has_autograd_graphs,
 )
 from compiler.record.plain_text import file_name, pluralize, rank_words
 
+CUT_LOG = "cut log"
+"""The kind of difference that is only a lack: what a rank did after its log ends is not known."""
 _AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
 _GRAPHS = ("graph", *_AUTOGRAD)
 _NEVER_FIRST = {"tensors of kernels", "schedule of collectives"}
@@ -90,32 +92,52 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """The groups of equal ranks, largest first, and where the others differ from the first group."""
+    """The groups of equal ranks, largest first, and where the others differ from the first group.
+
+    A rank whose log was `cut` is in a group of its own, behind the others: nobody knows what it did later. `missing`
+    ranks of the job have no log.
+    """
 
     groups: tuple[tuple[int, ...], ...]
     differences: tuple[Difference, ...]
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The numbers below the highest rank's that have no log."""
-        known = {rank for group in self.groups for rank in group}
-        return tuple(sorted(set(range(max(known, default=-1))) - known))
+    cut: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 def compare_ranks(logs: Mapping[int, Log]) -> RankComparison:
     """Compare the ranks of a job by their logs."""
     ranks = {number: facts_of(log, number) for number, log in sorted(logs.items())}
+    whole = {number: facts for number, facts in ranks.items() if not facts.is_cut}
     groups: list[list[int]] = []
-    for number, facts in ranks.items():
+    for number, facts in whole.items():
         group = next((group for group in groups if not _Pair(ranks[group[0]], facts).differ()), None)
         groups.append([number]) if group is None else group.append(number)
     groups.sort(key=lambda group: (-len(group), group[0]))
-    found: list[Difference] = []
+    cut = tuple(number for number in ranks if number not in whole)
+    groups += [[number] for number in cut]
+    found = [_cut_log(ranks[number], [each for each in groups[0] if each != number]) for number in cut]
     reference = ranks[groups[0][0]] if groups else RankFacts(0)
     for group in groups[1:]:
         found += _Pair(reference, ranks[group[0]], groups[0], group).differences()
-    found += _group_differences(ranks)
-    return RankComparison(tuple(map(tuple, groups)), tuple(_first_of_each_kind(found)))
+    found += _group_differences(whole)
+    count = max((max(number + 1, facts.world) for number, facts in ranks.items()), default=0)
+    missing = tuple(number for number in range(count) if number not in ranks)
+    return RankComparison(tuple(map(tuple, groups)), tuple(_first_of_each_kind(found)), cut, missing)
+
+
+def _cut_log(rank: RankFacts, others: Sequence[int]) -> Difference:
+    """A log that ends in the middle of an event, which says nothing of what came after."""
+    last, when = rank.cut_in, "while it compiles"
+    if last is None:
+        last, when = next(reversed(rank.compilations.values()), None), "after it compiled"
+    at = f" {when} `{last.name}` ({last.id})" if last is not None else ""
+    words = (
+        f"the log of rank {rank.rank} ends in the middle of an event{at}: the file was cut, or the process was ended "
+        "there; what came after is not known"
+    )
+    of, compile_id = (last.place, last.id) if last is not None else (Place(), "")
+    where = of.function, of.file, of.line, of.code
+    return Difference(CUT_LOG, words, (rank.rank,), tuple(others), compile_id, *where)
 
 
 def _first_of_each_kind(found: Sequence[Difference]) -> Iterator[Difference]:
@@ -202,7 +224,7 @@ class _Pair:
             (self.b, self.a, self.names[1], self.names[0]), (self.a, self.b, self.names[0], self.names[1])
         ):  # fmt: skip
             last = rank.unfinished
-            if last is None:
+            if last is None or rank.is_cut:
                 continue
             same = other.compilations.get(last.key)
             if same is not None and same.metrics:
@@ -240,7 +262,8 @@ class _Pair:
                 resumed = resumed or any(each.kind in ("graph break", "failure") for each in found)
                 yield from found
             else:
-                missing.append((key, self.a, self.b) if key in a else (key, self.b, self.a))
+                has, lacks = (self.a, self.b) if key in a else (self.b, self.a)
+                missing += [] if _was_cut_before(key, has, lacks) else [(key, has, lacks)]
         yield from self._missing_compilations(missing, ended is not None or resumed)
         if not missing and not have_same_order(a, b):
             words = "the ranks compile the same functions in another order"
@@ -291,8 +314,15 @@ class _Pair:
         return self._difference("compilations", words, compiled, hang=waits)
 
     def _delay_words(self, compiled: Compiled, has: RankFacts, lacks: RankFacts) -> str:
-        """Who waits at which collective while one rank alone compiles; "" if no graph has a collective."""
+        """Who waits at which collective while one rank alone compiles; "" if no graph has a collective.
+
+        Nobody waits in vain if the graph calls what another one of the same code calls, which all ranks have: they may
+        run that one meanwhile.
+        """
         who, other = self._name(has), self._name(lacks)
+        shared = (has.compilations[key] for key in has.compilations.keys() & lacks.compilations.keys())
+        if any(_call_the_same(compiled, each) for each in shared):
+            return ""
         if own := next(collectives_of(compiled), None):
             enters, owns = _verb(who, "enter"), "has" if who.startswith("rank ") else "have"
             return (
@@ -354,6 +384,9 @@ class _Pair:
     def _compare_facts(self, kind: str, a: Compiled, b: Compiled) -> tuple[list[Line], list[Line]] | None:
         """The lines of both sides if a fact differs; None if it is equal but for each rank's own number."""
         one, other = a.facts.get(kind, []), b.facts.get(kind, [])
+        if self.a.is_cut or self.b.is_cut:  # what one side lacks may have been logged later
+            count = min(len(one), len(other))
+            one, other = one[:count], other[:count]
         if [event.payload_raw for event in one] == [event.payload_raw for event in other]:
             return None
         left, right = lines_of_all(one, kind), lines_of_all(other, kind)
@@ -432,14 +465,14 @@ class _Pair:
 
     def _collective(self, a: Compiled, b: Compiled) -> Iterator[Difference]:
         """The first collective of a compilation at which two ranks differ. Names of groups are compared elsewhere."""
-        captured_only = has_autograd_graphs(a) != has_autograd_graphs(b)
-        left, right = (list(collectives_of(each, captured_only=captured_only)) for each in (a, b))
+        left, right = collectives_of_both(a, b)
         for place in range(max(len(left), len(right))):
             one = left[place] if place < len(left) else None
             other = right[place] if place < len(right) else None
             if one is not None and other is not None and str(one) == str(other):
                 continue
-            if not (a.metrics and b.metrics):
+            was_cut = (one is None and self.a.is_cut) or (other is None and self.b.is_cut)
+            if was_cut or not (a.metrics and b.metrics):
                 return
             words, hang = self._collective_words(one, other, place, b)
             at = one or other
@@ -529,6 +562,22 @@ def _group_differences(ranks: Mapping[int, RankFacts]) -> Iterator[Difference]:
 def _verb(ranks: str, verb: str) -> str:
     """The verb of `rank 0` or `ranks 0, 1`."""
     return f"{verb}s" if ranks.startswith("rank ") else verb
+
+
+def _was_cut_before(key: Key, has: RankFacts, lacks: RankFacts) -> bool:
+    """Whether a rank's log was cut before a compilation that another rank made, and may have been made by both."""
+    if not lacks.is_cut:
+        return False
+    keys = list(has.compilations)
+    return not any(later in lacks.compilations for later in keys[keys.index(key) + 1 :])
+
+
+def _call_the_same(a: Compiled, b: Compiled) -> bool:
+    """Whether two compilations of the same code call the same collectives, at least one, at the same lines."""
+    if (a.key.function, a.key.file, a.key.line) != (b.key.function, b.key.file, b.key.line):
+        return False
+    one, other = ([(str(each), each.group, each.place) for each in side] for side in collectives_of_both(a, b))
+    return bool(one) and one == other
 
 
 def _is_same_code(each: tuple[Key, RankFacts, RankFacts], key: Key, has: RankFacts) -> bool:

@@ -34,6 +34,7 @@ MOST_LINES = 10_000_000
 MOST_BYTES = 2**50
 """Maximum for a number of bytes: more than any tensor or device has, and sums still fit a 64-bit integer column."""
 MOST_RANKS = 2**20
+MOST_HANGS = 1000
 MOST_DIMENSIONS = 8
 MOST_SECONDS = 10**6
 MOST_ORIGINS = 300
@@ -216,6 +217,7 @@ def _check_place(place: RankPlace, path: str) -> None:
     _expect(0 < place.world <= MOST_RANKS, f"Expected from 1 to {MOST_RANKS:,} ranks", f"{path}.world")
     _expect(0 <= place.rank < place.world, f"Expected a rank below {place.world}", f"{path}.rank")
     _expect(0 <= place.node_size <= MOST_RANKS, f"Expected from 0 to {MOST_RANKS:,} ranks", f"{path}.node_size")
+    _expect(len(place.hangs) <= MOST_HANGS, f"Expected at most {MOST_HANGS:,} sentences", f"{path}.hangs")
     sizes = [size for _, size in place.mesh]
     fits = all(0 < size <= place.world for size in sizes) and prod(sizes) <= place.world
     _expect(len(sizes) <= MOST_DIMENSIONS and fits, f"Expected a mesh of at most {place.world} ranks", f"{path}.mesh")
@@ -237,7 +239,8 @@ def _check_collective(found: Collective, path: str) -> None:
     for name in ("group_size", "tensors", "order", "calls"):
         fits = 0 <= getattr(found, name) <= MOST_RANKS
         _expect(fits, f"Expected a number from 0 to {MOST_RANKS:,}", f"{path}.{name}")
-    _expect(-1 <= found.peer < MOST_RANKS, f"Expected a rank below {MOST_RANKS:,}", f"{path}.peer")
+    for name, rank in (("peer", found.peer), ("root", found.root)):
+        _expect(-1 <= rank < MOST_RANKS, f"Expected a rank below {MOST_RANKS:,}", f"{path}.{name}")
     is_time = found.seconds is None or 0 <= found.seconds < MOST_SECONDS
     _expect(is_time, f"Expected from 0 to {MOST_SECONDS:,} seconds", f"{path}.seconds")
     for place, line in enumerate(found.lines):

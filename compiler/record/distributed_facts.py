@@ -21,6 +21,7 @@ GPUS_A_NODE = 8
 class RankPlace:
     """The rank that a record describes. `mesh` has name and size of each dimension of the device mesh, outermost first,
     and `coordinates` the rank's place in it. `node_size` is the number of ranks on one node, 0 if it is unknown.
+    `hangs` says where ranks that were simulated with this one wait for others in vain.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class RankPlace:
     mesh: tuple[tuple[str, int], ...] = ()
     coordinates: tuple[int, ...] = ()
     node_size: int = 0
+    hangs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Collective:
     """How often the step calls it: a graph that several blocks share runs once for each."""
     peer: int = -1
     """The rank that a send or a receive is with; -1 if it is unknown, and for other kinds."""
+    root: int = -1
+    """The rank that a broadcast or a scatter sends from, or a reduce or a gather to; -1 likewise."""
 
     @property
     def bytes(self) -> int:

@@ -56,7 +56,7 @@ def recompile_limit() -> int:
     return int(dynamo_config.recompile_limit)
 
 
-def without_compiling(step: Callable[[], Any]) -> Callable[[], None]:
+def run_without_compiling(step: Callable[[], Any]) -> Callable[[], None]:
     """The call as it runs from the recompile limit on: code that fits no compiled code runs as plain Python."""
 
     def call() -> None:

@@ -36,6 +36,7 @@ class Message:
     input_bytes: int
     output_bytes: int
     peer: int = -1
+    root: int = -1
 
     def collective(self, **own: Any) -> Collective:
         """The collective as a fact of a record; `own` are the fields that are not about the message."""
@@ -95,6 +96,7 @@ def _message(operator: str, kind: CollectiveKind, arguments: Mapping[str, Any], 
         tensors=len(inputs),
         input_bytes=input_bytes,
         output_bytes=output_bytes,
+        root=rank_numbered(arguments.get("src"), group),
     )
 
 
@@ -155,6 +157,11 @@ def group_facts(group: Any) -> Group:
     if not isinstance(found, dist.ProcessGroup):
         return Group("", ())
     return Group(str(found.group_name), tuple(dist.get_process_group_ranks(found)), str(found.group_desc or ""))
+
+
+def rank_numbered(number: Any, group: Group) -> int:
+    """The rank with this number in a group; -1 for any, or none."""
+    return group.ranks[number] if isinstance(number, int) and 0 <= number < len(group.ranks) else -1
 
 
 def is_initialized() -> bool:

@@ -29,10 +29,10 @@ from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.parallel import DistributedDataParallel
 
-from compiler.record import CollectiveKind, Group
+from compiler.record import CollectiveKind
 from compiler.record.break_facts import Place
 from compiler.torch_api import fx
-from compiler.torch_api.collectives import Message, OperatorCalls, group_facts, message_of_call
+from compiler.torch_api.collectives import Message, OperatorCalls, group_facts, message_of_call, rank_numbered
 from compiler.torch_api.dtensor import placement_names, redistribution_callers
 from compiler.torch_api.fsdp_units import FsdpUnit, is_of_fsdp, outer_frames, unit_of_frames, wrapped_module
 from compiler.torch_api.missing_gpus import observe_operators
@@ -303,7 +303,8 @@ def _hook_call(
         kind=kind,
         operator=f"i{name}" if waits_later else name,
         group=over,
-        peer=_peer(values[1], over) if order in (_SENT, _RECEIVED) and len(values) > 1 else -1,
+        peer=rank_numbered(values[1], over) if order in (_SENT, _RECEIVED) and len(values) > 1 else -1,
+        root=next((rank_numbered(each.rootRank, over) for each in values if hasattr(each, "rootRank")), -1),
         reduction=_reduction(values) if "reduce" in kind else "",
         dtype=", ".join(dict.fromkeys(fx.dtype_name(each.dtype) for each in given)),
         tensors=len(given),
@@ -327,11 +328,6 @@ def _bucket_of_hook(frames: Iterable[FrameType]) -> int:
 def _is_of_user(file: str) -> bool:
     """Whether a file is the user's; IPython names a cell in angle brackets where no kernel runs it."""
     return file.startswith("<ipython-input") or not file.startswith(_NOT_USERS)
-
-
-def _peer(number: Any, group: Group) -> int:
-    """The rank with this number in a group; -1 for any."""
-    return group.ranks[number] if isinstance(number, int) and 0 <= number < len(group.ranks) else -1
 
 
 def _place(frame: FrameType) -> Place:

@@ -102,7 +102,8 @@ def explore_each_rank(options: Options, explore_rank: Callable[[SharedGraphs], E
             return explore_rank(shared).record
 
     ranks = explore_others(options, found.record, found.shardings, explore_other)
-    return Run(found.record, found.value, kept=found.kept, call=found.call, ranks=lambda: ranks)
+    record = ranks.records[first_rank(options)]
+    return Run(record, found.value, kept=found.kept, call=found.call, ranks=lambda: ranks)
 
 
 class RandomStates:

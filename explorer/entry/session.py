@@ -115,7 +115,7 @@ class Session:
     def _finish(self, group: SimulatedGroup | None, ranks: Ranks | None, *, failed: bool) -> None:
         """Keep and show the run; x-ray it if that was asked for and the cell did not fail."""
         run = Run(
-            self._record(failed=failed),
+            ranks.records[self._rank] if ranks is not None else self._record(failed=failed),
             self._value,
             self._output.widget,
             kept=self._exploration.kept,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.logs.ranks import Difference, RankComparison
+from compiler.logs.ranks import CUT_LOG, Difference, RankComparison
 from compiler.record.plain_text import file_name, pluralize, rank_words
 from explorer.render.document import Card, Code, Document, Parts, Row, Table, Tag, Text
 
@@ -33,41 +33,46 @@ TITLES = {
 
 
 def rank_document(comparison: RankComparison) -> Document:
-    """The groups of equal ranks and their differences; empty for a job of one rank."""
+    """What is not known of the ranks, the groups of equal ranks, and their differences; empty for a job of one rank."""
     groups = comparison.groups
-    count = sum(map(len, groups))
-    if count < 2:
+    unknown = [Text(words, "warning") for words in _unknown_words(comparison)]
+    if sum(map(len, groups)) < 2 and not unknown:
         return ()
-    differences = comparison.differences
-    missing = [Text(words, "warning") for words in _missing_words(comparison.missing)]
-    if not differences:
-        equal = f"All {count} ranks are equal: graphs, guards, kernels and collectives."
-        return (Text(equal if not missing else f"The {equal[4:]}", "lead"), *missing)
-    parts: list[Parts] = [Text(_summary(comparison, count), "lead"), *missing]
+    differences = [each for each in comparison.differences if each.kind != CUT_LOG]
+    parts: list[Parts] = [*unknown, Text(_summary(comparison, len(differences)), "lead")]
     hang = next((each.hang for each in differences if each.hang), "")
     parts += [Text(hang, "warning")] if hang else []
-    if len(groups) > 1:
+    if len(groups) > 1 and differences:
         rows = tuple(Row((rank_words(group), str(len(group)))) for group in groups)
         parts.append(Table(("equal ranks", "number"), rows, right=(1,)))
     parts += [_card(each, number, hang) for number, each in enumerate(differences)]
     return parts
 
 
-def _missing_words(missing: tuple[int, ...]) -> Iterator[str]:
-    if missing:
+def _unknown_words(comparison: RankComparison) -> Iterator[str]:
+    if comparison.missing:
         yield (
-            f"No log of {rank_words(missing)} is here: either it was not copied, or the process ended before it "
-            "compiled anything, and then the others wait for it in their first collective."
+            f"No log of {rank_words(comparison.missing)} is here: not copied, or empty, or the process ended before "
+            "it compiled anything, and then the others wait for it in their first collective."
         )
+    yield from (_sentence(each.words) for each in comparison.differences if each.kind == CUT_LOG)
 
 
-def _summary(comparison: RankComparison, count: int) -> str:
-    kinds = pluralize(len(comparison.differences), "difference")
-    if len(comparison.groups) == 1:
+def _summary(comparison: RankComparison, differences: int) -> str:
+    groups, kinds = comparison.groups, pluralize(differences, "difference")
+    count = sum(map(len, groups))
+    if count == 1:
+        return "One rank has a log, so there is nothing to compare."
+    if not differences:
+        ranks = f"{'The' if comparison.missing or comparison.cut else 'All'} {count} ranks"
+        reach = " as far as their logs go" if comparison.cut else ""
+        return f"{ranks} are equal{reach}: graphs, guards, kernels and collectives."
+    told = {rank for each in comparison.differences if each.kind != CUT_LOG for rank in each.ranks}
+    odd = [rank for group in groups[1:] for rank in group if rank in told]
+    if not odd:
         return f"{count} ranks compile the same, with {kinds}."
-    odd = [rank for group in comparison.groups[1:] for rank in group]
     verb = "differ" if len(odd) > 1 else "differs"
-    return f"{rank_words(odd).capitalize()} {verb} from {rank_words(comparison.groups[0])}: {kinds}."
+    return f"{rank_words(odd).capitalize()} {verb} from {rank_words(groups[0])}: {kinds}."
 
 
 def _card(each: Difference, number: int, said: str) -> Card:

@@ -212,11 +212,11 @@ def _codes(record: Record) -> dict[tuple[str, str], list[_Code]]:
 
 def _shared_numbers(record: Record) -> dict[str, list[str]]:
     """Functions by the number of their graphs, where several have one: torch._dynamo.reset() counts anew."""
-    functions: dict[str, list[str]] = defaultdict(list)
-    for frame in record.frames:
-        if frame.graphs:
-            functions[frame.id.partition("#")[0]].append(function_name(frame.function))
-    return {number: names for number, names in functions.items() if len(names) > 1}
+    functions = {frame.id: function_name(frame.function) for frame in record.frames}
+    shared: dict[str, list[str]] = defaultdict(list)
+    for graph in dict.fromkeys(artifact.graph.partition(" ")[0] for artifact in record.of_stage("kernels")):
+        shared[graph.partition("#")[0]].append(functions.get(graph, graph))
+    return {number: names for number, names in shared.items() if len(names) > 1}
 
 
 def _is_of_another_device(trace: Trace, record: Record) -> bool:

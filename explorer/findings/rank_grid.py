@@ -51,7 +51,10 @@ def summary(ranks: Ranks) -> str:
     mesh = " × ".join(f"{name} {size}" for name, size in ranks.mesh)
     count = len(ranks.groups)
     kinds = f": {count} different ones" if count > 1 else ": all of them equal" if len(ranks.records) > 1 else ""
-    known = f"{len(ranks.records)} of {pluralize(ranks.world, 'rank')}{f' ({mesh})' if mesh else ''} {ranks.origin}"
+    world = f"{pluralize(ranks.world, 'rank')}{f' ({mesh})' if mesh else ''}"
+    if ranks.told is not None:
+        return f"The record of {rank_words(tuple(ranks.records))} alone, of {world} {ranks.origin}."
+    known = f"{len(ranks.records)} of {world} {ranks.origin}"
     unknown = len(unknown_ranks(ranks))
     rest = f"; nothing is known of {pluralize(unknown, 'rank')}" if unknown else ""
     return f"{known}{kinds}{rest}."
@@ -67,7 +70,7 @@ def group_table(ranks: Ranks) -> Table:
         )
         rows.append(Row((Tag(letter(index), "strong"), words, *facts(ranks.records[group[0]]))))
     unknown = unknown_ranks(ranks)
-    rows += [Row(("", f"not simulated: {set_words(unknown, ranks)}", "", "", ""))] if unknown else []
+    rows += [Row(("", f"{ranks.lack}: {set_words(unknown, ranks)}", "", "", ""))] if unknown else []
     head = ("", "ranks", "weights", "peak memory", "collectives")
     return Table(head, tuple(rows), right=(2, 3), label="Groups of equal ranks")
 
@@ -125,6 +128,7 @@ def grid_data(ranks: Ranks) -> dict[str, Any]:
     return {
         "mesh": [list(each) for each in ranks.mesh] if prod(size for _, size in ranks.mesh) == ranks.world else [],
         "origin": ranks.origin,
+        "lack": ranks.lack,
         "likeness": ranks.likeness,
         "group": [group_of.get(rank, group_of.get(stand_ins.get(rank, -1), -1)) for rank in cells],
         "state": [_state(rank, ranks) for rank in cells],

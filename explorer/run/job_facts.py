@@ -43,11 +43,12 @@ def ranks_of(job: Job) -> list[RankCompilations]:
 
 
 def rank_facts(job: Job) -> Document:
-    """Groups of equal ranks, and the first difference of each kind."""
+    """What of the logs can't be read, groups of equal ranks, and the first difference of each kind."""
     if len(job.ranks) > 1 and not any(rank.is_of_group for rank in job.ranks.values()):
         words = "processes compiled, and none has a rank of a process group: they are not compared."
         return (Text(f"{len(job.ranks)} {words}"),)
-    return rank_document(job.comparison) or (Text("This job has one rank, so there is nothing to compare."),)
+    compared = rank_document(job.comparison) or (Text("This job has one rank, so there is nothing to compare."),)
+    return (*(Text(words, "warning") for words in job.damage_words), *compared)
 
 
 def cold_start_facts(job: Job) -> Document:

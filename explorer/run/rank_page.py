@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from compiler.distributed.ranks import Ranks
+from compiler.record.plain_text import rank_words
 from explorer.findings.rank_grid import pair_document, ranks_document
 from explorer.render.document import payload
 from explorer.run import job_page
@@ -27,7 +28,7 @@ def known_rank(ranks: Ranks, rank: int) -> int:
     """The rank itself, or the rank that was simulated in its stead. Raises KeyError if there is neither."""
     known = ranks.stand_ins.get(rank, rank)
     if known not in ranks.records:
-        raise KeyError(f"rank {rank} was not simulated; these were: {', '.join(map(str, ranks.records))}")
+        raise KeyError(f"rank {rank} is {ranks.lack}; there is {rank_words(tuple(ranks.records))}")
     return known
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.distributed.ranks import Ranks
 from compiler.record import Record
-from compiler.record.plain_text import rank_words
 from explorer.findings.rank_grid import ranks_document
 from explorer.reading.columns import columns
 from explorer.reading.data_frames import frame_of
 from explorer.render.static import document_html
 from explorer.run.files import replace_file
-from explorer.run.rank_page import live_ranks, page_of_ranks, rank_difference
+from explorer.run.rank_page import known_rank, live_ranks, page_of_ranks, rank_difference
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +39,7 @@ class RankRuns(Ranks):
 
     def __getitem__(self, rank: int) -> Run:
         """The run of a rank, or of a rank with equal shapes that stands for it. Raises KeyError."""
-        found = self.records.get(self.stand_ins.get(rank, rank))
-        if found is None:
-            raise KeyError(f"rank {rank} was not simulated; there are {rank_words(tuple(self.records))}")
-        return self.make_run(found)
+        return self.make_run(self.records[known_rank(self, rank)])
 
     @property
     def table(self) -> pd.DataFrame:
@@ -112,4 +108,5 @@ def rank_runs(record: Record, ranks: Ranks | None, make_run: Callable[[Record], 
     if record.place is None:
         raise ValueError("this run is of one process without torch.distributed: simulate ranks with ranks= (--ranks 8)")
     place = record.place
-    return RankRuns(place.world, {place.rank: record}, place.mesh, origin=record.origin, make_run=make_run)
+    origin, hangs = record.origin, place.hangs
+    return RankRuns(place.world, {place.rank: record}, place.mesh, origin=origin, told=hangs, make_run=make_run)

@@ -86,7 +86,7 @@ class RankGrid {
     const { groups, state } = this.data;
     const keys = groups.map(({ letter, ranks }, index) => key(`tc-rank-simulated`, index, `${letter}: ${ranks}`));
     if (state.includes(1)) keys.push(key("tc-rank-like", 0, `not simulated; ${this.data.likeness} one that was`));
-    if (state.includes(2)) keys.push(key("tc-rank-unknown", -1, "not simulated"));
+    if (state.includes(2)) keys.push(key("tc-rank-unknown", -1, this.data.lack));
     if (state.includes(3)) keys.push(key("tc-rank-failed", -1, "failed"));
     return h("div", { class: "tc-rank-legend" }, ...keys);
   }
@@ -97,7 +97,7 @@ class RankGrid {
     const where = this.coordinates(rank);
     const name = `rank ${rank}${where ? ` (${where})` : ""}`;
     if (state[rank] === 3) return `${name}: failed, ${failed[rank] ?? ""}`;
-    if (state[rank] === 2) return `${name}: not simulated`;
+    if (state[rank] === 2) return `${name}: ${this.data.lack}`;
     const letter = `group ${groups[group[rank]].letter}`;
     return state[rank] === 1 ? `${name}: not simulated; ${likeness} rank ${like[rank]}, ${letter}` : `${name}: ${origin}, ${letter}`;
   }
@@ -202,7 +202,7 @@ class RankGrid {
     const { group, differences } = this.data;
     const pair = [group[one], group[other]].sort((a, b) => a - b);
     const heading = h("h3", {}, `Rank ${other} against rank ${one}`);
-    if (pair[0] < 0) return [heading, h("p", {}, "One of them was not simulated: nothing is known of how they differ.")];
+    if (pair[0] < 0) return [heading, h("p", {}, "Nothing is known of one of them, and of how they differ.")];
     if (pair[0] === pair[1]) return [heading, h("p", {}, "They are equal: graphs, code and collectives.")];
     const parts = differences[pair.join(",")];
     return [heading, ...(parts?.length ? elements(parts, this.place) : [h("p", {}, "They differ in what no stage shows.")])];

@@ -32,6 +32,7 @@ from compiler.distributed.ranks import asked_ranks, mesh_corners
 from compiler.record import Collective, Group, RankPlace, Record, Span
 from compiler.record.options import OptionError, Options
 from explorer.entry.user_code import UserError, run_user_code
+from explorer.run.files import read
 from explorer.run.run import Run
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not in this build")
@@ -278,6 +279,32 @@ def test_both_lines_of_a_hang_are_told() -> None:
     assert "Rank 1 sends it in send to rank 0" in circle[2]
 
 
+def test_a_saved_record_keeps_the_hangs_and_names_the_ranks_that_it_lacks(tmp_path: Path) -> None:
+    run = explorer.explore(call_in_loops, ranks=3, rank="0,1,2", stages="captured")
+    saved = Run(read(run.save(tmp_path / "run.json")))
+    assert [hang.words for hang in saved.ranks.hangs] == [hang.words for hang in run.ranks.hangs]
+    alone = "3 ranks; simulated: the record of rank 0 alone\nnot in the record: ranks 1, 2\n"
+    assert str(saved.ranks).startswith(alone)
+    with pytest.raises(KeyError, match="rank 1 is not in the record; there is rank 0"):
+        saved.ranks.difference(0, 1)
+    assert str(run.ranks.difference(1, 2)) == "All 2 ranks are equal: graphs, guards, kernels and collectives."
+
+
+def call_in_loops() -> None:
+    """All ranks go into the branch; rank 0 does so once more."""
+    rank, x = dist.get_rank(), torch.ones(2, 16)
+    BLOCK(x)
+    for _ in range(3 if rank == 0 else 2):
+        if rank != 3:
+            dist.all_reduce(x)
+    dist.barrier()
+
+
+def test_a_branch_that_all_ranks_take_is_not_named_as_the_cause_of_a_hang() -> None:
+    (hang,) = explorer.explore(call_in_loops, ranks=3, rank="0,1,2", stages="captured").ranks.hangs
+    assert ((hang.waiting, hang.others), "another way" in hang.words) == (((0,), (1, 2)), False)
+
+
 def run_stages() -> None:
     """A pipeline of two stages, of which the second receives before its first call of a compiled function."""
     rank = dist.get_rank()
@@ -324,4 +351,23 @@ def test_a_collective_on_some_ranks_only_is_told_as_a_hang() -> None:
     large = replace(large, collectives=(replace(large.collectives[0], input_bytes=64),))
     (hang,) = find_hangs({0: small, 1: large, 2: small})
     assert "ranks 0, 2: 0 bytes in all_reduce (a.py:3)" in str(hang).lower()
-    assert "rank 1: 64 bytes" in str(hang)
+    assert "rank 1: 64 bytes in" in str(hang)
+    typed = [replace(each, collectives=(replace(each.collectives[0], dtype=dtype, input_bytes=64),))
+             for each, dtype in ((small, "float32"), (large, "int32"))]  # fmt: skip
+    (hang,) = find_hangs(dict(enumerate(typed)))
+    words = (
+        "Rank 0: float32 in all_reduce (a.py:3); rank 1: int32 in all_reduce (a.py:3). All must pass the same dtype:"
+    )
+    assert str(hang).startswith(words)
+
+
+def broadcast_own() -> None:
+    BLOCK(torch.ones(2, 16))
+    dist.broadcast(torch.ones(2), src=dist.get_rank())
+
+
+def test_other_roots_are_told() -> None:
+    (hang,) = explorer.explore(broadcast_own, ranks=2, rank="0,1", stages="captured").ranks.hangs
+    assert hang.words.startswith("Rank 0: root 0 in broadcast (")
+    assert "rank 1: root 1 in broadcast (" in hang.words
+    assert "All must pass the same root:" in hang.words

@@ -6,7 +6,6 @@ import copy
 import gzip
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +154,10 @@ def test_calls_of_one_kernel_are_told_apart(profile: Profile) -> None:
 
 def test_kernels_of_other_code_get_no_times(trace_file: Path) -> None:
     other = record()
-    again = replace(other.frames[0], id="0/0#2", function="softmax", graphs=("captured[0/0#2]",))
-    first = replace(other.frames[0], graphs=("captured[0/0]",))
+    again = code("0/0#2", "forward", ["triton_poi_fused_relu_0"], 3)
     for changed, told, left in (
         (other.with_fields(target="cpu"), "the code of this run is for cpu", set()),
-        (other.with_fields(frames=(first, other.frames[1], again)), "0/0 is the number of 2 graphs", {"1/0"}),
+        (other.with_fields(artifacts=(*other.artifacts, again)), "0/0 is the number of 2 graphs", {"1/0"}),
     ):
         found = load_profile(trace_file, changed)
         assert any(told in problem for problem in found.problems)
