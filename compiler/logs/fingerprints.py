@@ -46,7 +46,7 @@ CHANGED = "changed"
 _CONFIGS = {f"{name}_config": name for name in ("dynamo", "inductor", "functorch", "compiler")}
 
 SETTING = re.compile(r"^torch\._(dynamo|inductor|functorch)\.config\.([\w.]+) = (.*)$", re.MULTILINE)
-_GROUPS = re.compile(r"^\s*setup_fake_process_groups\((\{.*\})\)$", re.MULTILINE)
+_GROUPS = re.compile(r"^[ \t]*setup_fake_process_groups\((\{.*\})\)$", re.MULTILINE)
 _SIZE_OF_GROUP = re.compile(r"'size': (\d{1,6})\b")
 
 _LINE = re.compile(r"# File: (?P<file>.+?):(?P<line>\d+) in (?P<function>[^,]+)(?:, code: (?P<code>.*))?$")

@@ -7,7 +7,7 @@ import { h } from "./dom.js";
 /** @typedef {import("./document.js").Part} Part */
 /**
  * @typedef {{letter: string, ranks: string, first: number, facts: string[]}} Group
- * @typedef {{mesh: [string, number][], origin: string, likeness: string, group: number[], state: number[], like: Record<string, number>,
+ * @typedef {{mesh: [string, number][], origin: string, lack: string, likeness: string, group: number[], state: number[], like: Record<string, number>,
  *   failed: Record<string, string>, groups: Group[], differences: Record<string, Part[]>}} Ranks
  */
 
