@@ -217,9 +217,10 @@ def level_of(artifact: Artifact, record: Record) -> str:
 
 def _problem(group: Sequence[Problem], record: Record) -> dict[str, Any]:
     """Equal problems of a stage as JSON values, with the id of the break whose card explains them, or ""."""
-    found = break_of(group[0], record)
+    found, graphs = break_of(group[0], record), graphs_of(group)
     card = break_id(found) if found is not None else ""
-    return msgspec.to_builtins(group[0]) | {"graph": graphs_of(group), "card": card}
+    reason = f"{graphs}: {group[0].reason}" if graphs else group[0].reason
+    return msgspec.to_builtins(group[0]) | {"reason": reason, "card": card}
 
 
 def singular(unit: str) -> str:

@@ -365,7 +365,7 @@ export class Inspector {
       h(
         "li",
         { class: "tc-problem-item" },
-        h("b", {}, `${stage.title} ${problem.graph}`.trim()),
+        h("b", {}, stage.title),
         " ",
         ...prose(problem.reason),
         problem.hint ? h("div", { class: "tc-why" }, problem.hint) : null,

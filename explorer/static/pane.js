@@ -468,8 +468,8 @@ export class Pane {
 }
 
 /** @param {Problem} problem */
-function problemCard({ reason, hint, graph }) {
-  const words = h("div", {}, h("p", {}, graph ? h("b", {}, `${graph} `) : null, reason), hint ? h("p", { class: "tc-why" }, hint) : null);
+function problemCard({ reason, hint }) {
+  const words = h("div", {}, h("p", {}, reason), hint ? h("p", { class: "tc-why" }, hint) : null);
   return h("div", { class: "tc-problem-card" }, icon("warning"), words);
 }
 
@@ -477,8 +477,8 @@ function problemCard({ reason, hint, graph }) {
 const MOST_PROBLEMS = 3;
 
 /** @param {Problem} problem */
-function problemLine({ reason, hint, graph }) {
-  return h("span", { class: "tc-legend-item", title: hint }, icon("warning"), graph ? h("b", {}, graph) : null, reason);
+function problemLine({ reason, hint }) {
+  return h("span", { class: "tc-legend-item", title: hint }, icon("warning"), reason);
 }
 
 /** How long, in milliseconds, a part may take before that calls for an explanation. */
