@@ -81,9 +81,9 @@ def recompiles(reading: Reading) -> Iterator[Advice]:
 def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
     first = group[-1]
     spent = sum(reading.compile_seconds_of(item.frame) for item in group)
-    is_named = first.argument.startswith(first.cause)  # `global log`
-    about = first.argument if is_named else f"{first.cause} of {first.argument}" if first.argument else first.cause
-    about = about or "guards"
+    about = first.argument or first.cause or "guards"
+    if first.argument and not first.argument.startswith(first.cause):  # `global log` names its cause itself
+        about = f"{first.cause} of {first.argument}"
     times = "once" if len(group) == 1 else f"{len(group)} times"
     found = f"{function_name(first.function)} was compiled again {times} because the {about} changed."
     if first.limit:

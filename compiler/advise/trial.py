@@ -31,6 +31,7 @@ from compiler.timing.rounds import calls_a_round, clock_for, settle, warm_up
 from compiler.timing.spread import Spread
 from compiler.timing.work import job, mark_steps, work
 from compiler.torch_api import apart
+from compiler.torch_api.dynamo_caches import separate_caches
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.settings import with_settings
 from compiler.torch_api.widened import random_state
@@ -142,7 +143,7 @@ class _Bench:
     def prepare(self, side: _Side, folder: str) -> None:
         """Compile, keep the results of the first call, and warm up."""
         self.tell(f"{side.name}: compiling")
-        with side.within(), apart.own_history():
+        with side.within(), separate_caches():
             try:
                 with self._own_draws():
                     self._first_call(side, folder)

@@ -165,8 +165,8 @@ def _particular(failure: GuardFailure) -> str:
     if failure.cause == "module attribute" and failure.new.startswith("the int "):
         return _INT_OF_MODULE
     is_of_module = failure.source.startswith("L['self']") or "._modules[" in failure.source
-    is_length = failure.cause == "length" or (failure.cause == "global" and " item" in failure.words)
-    return _GROWING if is_length and (is_of_module or failure.cause == "global") else ""
+    is_global_length = failure.cause == "global" and " item" in failure.words
+    return _GROWING if is_global_length or (failure.cause == "length" and is_of_module) else ""
 
 
 def applicability(settings: Sequence[str], others: str) -> Applicability:

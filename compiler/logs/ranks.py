@@ -55,7 +55,7 @@ from compiler.logs.fingerprints import (
 from compiler.record.plain_text import file_name, pluralize, rank_words
 
 CUT_LOG = "cut log"
-"""The kind of difference that is only a lack: what a rank did after its log ends is not known."""
+"""Kind of a difference for a rank whose log was cut: its compilations after the cut are unknown."""
 _AUTOGRAD = ("joint graph", "inference graph", "forward graph", "backward graph")
 _GRAPHS = ("graph", *_AUTOGRAD)
 _NEVER_FIRST = {"tensors of kernels", "schedule of collectives"}

@@ -33,7 +33,7 @@ from compiler.timing.resource_use import Pool, graph_pool_bytes, with_note, with
 from compiler.timing.rounds import GpuClock, Settled, calls_a_round, clock_for, settle, turns, warm_up
 from compiler.timing.spread import Spread
 from compiler.timing.work import Job, MakeOptimizer, Work, job, mark_steps, optimizer_named, work
-from compiler.torch_api import apart
+from compiler.torch_api.dynamo_caches import separate_caches
 
 ALONE_ROUNDS = 5
 ROUNDS = (7, 101)
@@ -198,7 +198,7 @@ class _Bench:
         self.entries.append(entry)
         try:
             self.tell(spec.name, "the first call" if spec.name == EAGER else "compiling", number)
-            with apart.own_history():
+            with separate_caches():
                 self._compile(entry, job)
                 self.tell(spec.name, "warming up", number)
                 self._warm_up(entry)
@@ -221,8 +221,8 @@ class _Bench:
     def _warm_up(self, entry: _Entry) -> None:
         assert entry.work is not None
         settled = settle(entry.work.step, lambda: self.compiler.graphs, self.compiler.recompile_limit)
+        entry.work = replace(entry.work, step=settled.step)
         if settled.graphs:
-            entry.work = replace(entry.work, step=settled.step)
             entry.candidate = with_note(entry.candidate, _settling_note(settled))
         warm = warm_up(entry.work.step, self.clock)
         entry.calls = calls_a_round(warm.seconds, LEAST_CALLS[self.device.type])

@@ -140,7 +140,7 @@ def settle(step: Function, compiled: Callable[[], int], limit: int) -> Settled:
         step()
         if compiled() == before:
             return Settled(step, before - first, has_limit=False)
-    return Settled(apart.run_without_compiling(step), compiled() - first, has_limit=True)
+    return Settled(apart.call_without_compiling(step), compiled() - first, has_limit=True)
 
 
 def warm_up(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -> WarmUp:

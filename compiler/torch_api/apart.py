@@ -15,7 +15,6 @@ import torch._functorch.config as functorch_config
 from torch._inductor.utils import fresh_cache
 
 from compiler.torch_api import dynamo
-from compiler.torch_api.dynamo_caches import separate_caches
 from compiler.torch_api.patching import Function, call_instead, replace_attribute, set_environment
 from compiler.torch_api.unread import check_once
 
@@ -56,7 +55,7 @@ def recompile_limit() -> int:
     return int(dynamo_config.recompile_limit)
 
 
-def run_without_compiling(step: Callable[[], Any]) -> Callable[[], None]:
+def call_without_compiling(step: Callable[[], Any]) -> Callable[[], None]:
     """The call as it runs from the recompile limit on: code that fits no compiled code runs as plain Python."""
 
     def call() -> None:
@@ -64,11 +63,6 @@ def run_without_compiling(step: Callable[[], Any]) -> Callable[[], None]:
             step()
 
     return call
-
-
-def own_history() -> AbstractContextManager[None]:
-    """Give the block its own dynamic-shape history: torch makes symbolic what has changed since the block began."""
-    return separate_caches()
 
 
 def keep_saved_tensors() -> AbstractContextManager[None]:

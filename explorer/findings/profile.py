@@ -211,7 +211,7 @@ def _codes(record: Record) -> dict[tuple[str, str], list[_Code]]:
 
 
 def _shared_numbers(record: Record) -> dict[str, list[str]]:
-    """Functions by the number of their graphs, where several have one: torch._dynamo.reset() counts anew."""
+    """Compile ids that several graphs have, with the graphs' functions: torch._dynamo.reset() restarts the ids."""
     functions = {frame.id: function_name(frame.function) for frame in record.frames}
     shared: dict[str, list[str]] = defaultdict(list)
     for graph in dict.fromkeys(artifact.graph.partition(" ")[0] for artifact in record.of_stage("kernels")):
