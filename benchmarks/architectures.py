@@ -173,5 +173,5 @@ def _of_transformers(model: str) -> tuple[torch.nn.Module, dict[str, Any]]:
         size = getattr(config, "image_size", 64)
         side = size if isinstance(size, int) else size[0]
         return made, {"pixel_values": torch.randn(2, getattr(config, "num_channels", 3), side, side)}
-    ids = torch.randint(3, min(90, config.vocab_size), (2, 16))
+    ids = torch.randint(3, min(90, config.get_text_config().vocab_size), (2, 16))
     return made, {"input_ids": ids} | ({"decoder_input_ids": ids} if "decoder_input_ids" in inputs else {})

@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from triton.language.extra import libdevice
 
 import tcompile
 from benchmarks.suite_models import WORKLOADS
@@ -63,13 +64,18 @@ def measure_lines(name: str, mode: str) -> Row:
     """Microseconds of a training call's forward and backward: by the whole, the kernels and the lines."""
     model, arguments, _ = step_of(name)
     run = tcompile.explore(model, kwargs=arguments, grad=True, time=mode, mode=mode)
-    ours = next(each for each in run.record.candidates if each.backend == "inductor")
     lines, kernels = (table[table.side == "compiled"] for table in (run.timing.lines, run.timing.kernels))
-    row = {
-        "call": 1e6 * (ours.seconds or 0), "kernels": float(kernels.us.sum()), "lines": float(lines.us.sum()),
-        "in no line": float(lines[lines["where"].isna()].us.sum()),
+    return {
+        "kernels": float(kernels.us.sum()), "lines": float(lines.us.sum()),
+        "in no line": float(lines[lines["where"].isna()].us.sum()), **compiled_call(run),
     }  # fmt: skip
-    return row | ({"GPU busy": 1e6 * ours.host.gpu} if ours.host is not None and ours.host.gpu else {})
+
+
+def compiled_call(run: tcompile.Run) -> Row:
+    """Microseconds of a call of the compiled model, and those in which the GPU was busy, where it was measured."""
+    ours = next(each for each in run.record.candidates if each.backend == "inductor")
+    busy = {"GPU busy": 1e6 * ours.host.gpu} if ours.host is not None and ours.host.gpu else {}
+    return {"call": 1e6 * (ours.seconds or 0), **busy}
 
 
 def measure_memory(name: str, mode: str) -> Row:
@@ -108,7 +114,8 @@ def measure_profile(name: str, mode: str) -> Row:
     told = run.timing.kernels
     told = told[(told.side == "compiled") & (told.device == DEVICE)]
     read = read[(read.graph != "") & (read.device == DEVICE)]
-    return {"by the profile": 1e6 * float(read.seconds.sum()) / CALLS, "by the engine": float(told.us.sum())}
+    by_profile = 1e6 * float(read.seconds.sum()) / CALLS
+    return {"by the profile": by_profile, "by the engine": float(told.us.sum()), **compiled_call(run)}
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -132,6 +139,31 @@ def double(x: Tensor) -> Tensor:
     return out
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def add_all(x, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    values = tl.load(x + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    tl.atomic_add(out + tl.zeros_like(values).to(tl.int32), values)
+
+
+def total(x: Tensor) -> Tensor:
+    out = torch.zeros((), device=x.device)
+    add_all[(x.numel() // 1024,)](x, out, BLOCK=1024)
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def cube_all(x, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + offsets)
+    tl.store(out + offsets, libdevice.pow(values, 3.0))
+
+
+def cube(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    cube_all[(x.numel() // 1024,)](x, out, BLOCK=1024)
+    return out
+
+
 def layer_norm(x: Tensor) -> Tensor:
     return nn.functional.layer_norm(x, x.shape[-1:])
 
@@ -147,6 +179,12 @@ def edits() -> Iterator[Edit]:
     yield "warps of a softmax", softmax, (x,), {"XBLOCK": 1, "num_warps": 16}, ("", "")
     by_rows = "(offsets % rows) * columns + offsets // rows", "offsets"
     yield "neighbours in memory in a user's kernel", double, (x,), {}, by_rows
+    yield "one atomic addition for a block in a user's kernel", total, (x,), {}, (
+        "out + tl.zeros_like(values).to(tl.int32), values", "out, tl.sum(values)",
+    )  # fmt: skip
+    yield "products instead of a power in a user's kernel", cube, (x,), {}, (
+        "libdevice.pow(values, 3.0)", "values * values * values",
+    )  # fmt: skip
     yield "warps of a layer norm", layer_norm, (x,), {"XBLOCK": 1, "num_warps": 8}, ("", "")
 
 
@@ -155,7 +193,7 @@ def measure_edit(fn: Callable[..., Tensor], given: tuple[Tensor, ...], numbers: 
     """One edit: microseconds of a launch before and after, and the verdict on its numbers."""
     torch.compiler.reset()
     run = tcompile.explore(fn, *given)
-    kernel = run.record.kernels[0]
+    kernel = run.record.kernels[-1]
     text = cell_text(run.record, kernel.name, "run")
     assert change[0] in text, text
     source = text.partition("\n")[2].replace(*change)
