@@ -12,6 +12,7 @@ import ast
 import contextlib
 import gc
 import linecache
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -420,9 +421,10 @@ def with_definitions(
 
 
 def _forget(spaces: Sequence[dict[str, Any]], new: Mapping[str, Any]) -> None:
+    """Remove functions, and what torch left of them: results of `assume_constant_result`, as `<function>_<number>`."""
     for space in spaces:
-        for name in new:
-            space.pop(name, None)
+        for name in [name for name in space if name in new or re.sub(r"_\d+$", "", name) in new]:
+            del space[name]
     forget_operators(new.values())
 
 

@@ -104,9 +104,10 @@ def definition(fix: Fix) -> str:
     ids=["log", "numpy", "constant", "call", "absorbed", "effect", "gradient"],
 )
 def test_code_runs_as_an_operator(code: str, words: str) -> None:
-    found, _ = fixed(code)
+    found, fn = fixed(code)
     assert {fix.state for fix in found.fixes} == {"verified"}
     assert not found.left
+    assert not any("_line_" in name for name in getattr(fn, "forward", fn).__globals__)
     assert re.search(words, "\n".join(map(definition, found.fixes)))
 
 
