@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from explorer.run.answers import MOST_BYTES, Answer, answer_json
+from explorer.run.answers import MOST_BYTES, Answer, answer_json, check_limits
 
 PRINTED = "-"
 """The value of `--json` without a path, for commands that can also save the record there."""
@@ -50,11 +50,15 @@ def prints_json(args: argparse.Namespace) -> bool:
 
 @contextmanager
 def answers_alone(args: argparse.Namespace) -> Iterator[None]:
-    """Keep JSON apart from what the user's code prints, also in C or in a child process: all of that goes to stderr."""
+    """Keep JSON apart from what the user's code prints, also in C or in a child process: all of that goes to stderr.
+
+    Raises AnswerError for limits that no page can keep, before the user's code runs.
+    """
     args.answer_to = sys.stdout
     if not prints_json(args):
         yield
         return
+    check_limits(args.limit, args.max_bytes or None)
     with redirect_stdout(sys.stderr):
         if not _is_descriptor_of_process(args.answer_to):
             yield

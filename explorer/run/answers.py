@@ -69,10 +69,7 @@ def answer_json(answer: Answer, limit: int | None = None, cursor: str = "", most
     It has at most `limit` items and `most_bytes` bytes, None for no limit. Raises AnswerError for an invalid limit, and
     for a cursor of an answer that has changed since.
     """
-    if limit is not None and limit < 1:
-        raise AnswerError(f"a page has at least 1 item, got a limit of {limit}")
-    if most_bytes is not None and most_bytes < LEAST_BYTES:
-        raise AnswerError(f"a page has at least {LEAST_BYTES:,} bytes, got {most_bytes:,}")
+    check_limits(limit, most_bytes)
     items: list[Any] = [_plain(item) for item in answer.items]
     digest = _digest(answer.kind, items)
     start = _start_of(cursor, digest, len(items))
@@ -95,6 +92,14 @@ def answer_json(answer: Answer, limit: int | None = None, cursor: str = "", most
         if most_bytes is None or len(text) <= most_bytes or most <= 1:
             return text.decode()
         most -= 1
+
+
+def check_limits(limit: int | None, most_bytes: int | None) -> None:
+    """Raise AnswerError if no page can have so few items or bytes."""
+    if limit is not None and limit < 1:
+        raise AnswerError(f"a page has at least 1 item, got a limit of {limit}")
+    if most_bytes is not None and most_bytes < LEAST_BYTES:
+        raise AnswerError(f"a page has at least {LEAST_BYTES:,} bytes, got {most_bytes:,}")
 
 
 def _count_that_fits(items: Sequence[Any], most_bytes: int) -> int:

@@ -236,6 +236,7 @@ def test_wrong_options_are_refused_before_the_file_runs(tmp_path: Path, capsys: 
     assert "write it as name=value" in wrong(capsys, "explore", f"{path}:f", "--options", "max_autotune")
     assert "there is no folder" in wrong(capsys, "explore", f"{path}:f", "--html", tmp_path / "no" / "run.html")
     assert "does not end in .json" in wrong(capsys, "explore", f"{path}:f", "--json", "run.html")
+    assert "a page has at least 1 item" in wrong(capsys, "explore", f"{path}:f", "--json", "--limit", "0")
 
 
 def test_wrong_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
