@@ -41,7 +41,7 @@ class Value:
     def _of_dense(cls, tensor: torch.Tensor, shown: int) -> Value:
         dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
         count = dense.numel()
-        real = torch.view_as_real(dense) if dense.is_complex() else dense
+        real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
         real = real.permute(sorted(range(real.dim()), key=lambda dim: -real.stride()[dim]))  # memory order: much faster
         wide = real if real.dtype in (torch.float32, torch.float64) else real.double()
         norm = float(torch.linalg.vector_norm(wide)) if count else 0.0

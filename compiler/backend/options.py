@@ -56,8 +56,12 @@ def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> Backen
     return BackendOptions(Thresholds(**given), graphs=graphs, tuned=tuned, **chosen)
 
 
+ON_THE_STACK = {"row_buffer": 65_536, "tile": 4_096}
+"""Thresholds for arrays of C++ kernels on a thread's stack, with their largest values in elements."""
+
+
 def check_thresholds(given: Mapping[str, Any]) -> None:
-    """Check thresholds. Raises OptionError for an unknown name, or a value that is not a positive int."""
+    """Check thresholds. Raises OptionError for an unknown name, or a value that is not a positive int or too large."""
     known = [found.name for found in fields(Thresholds)]
     for name, value in given.items():
         if name not in known:
@@ -66,3 +70,5 @@ def check_thresholds(given: Mapping[str, Any]) -> None:
             raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"options: {name}={value!r} must be a whole number above 0")
+        if value > ON_THE_STACK.get(name, value):
+            raise OptionError(f"options: {name}={value!r} is above {ON_THE_STACK[name]}, the most that a stack holds")

@@ -239,6 +239,8 @@ def _call_again(function: Callable[[], Any], places: Sequence[int]) -> list[Tens
 
 def _check_gradient(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
     """Check and return the initial gradient. Raises ValueError unless there is one output, of the same shape."""
+    if not hasattr(gradient, "shape"):
+        raise ValueError(f"gradient is a {type(gradient).__name__}: pass a tensor of the result's shape")
     shapes = [tuple(output.shape) for output in outputs]
     if len(shapes) != 1 or tuple(gradient.shape) != shapes[0]:
         wanted = f"has the shape {shapes[0]}" if len(shapes) == 1 else f"are {len(shapes)} tensors"
@@ -266,7 +268,7 @@ def _checks(
     by_leaf = {each.leaf: each for each in again}
     rows = []
     for name, gradient in found.items():
-        equal = known[name] == (None if gradient is None else Value.of_tensor(gradient))
+        equal = repr(known[name]) == repr(None if gradient is None else Value.of_tensor(gradient))  # NaN is not == NaN
         each = by_leaf.get(name, Difference(name, None, None))
         differs = not equal or (each.error is not None and each.error > TOLERANCE)
         rows.append({

@@ -18,6 +18,8 @@ from compiler.backend.ir.scalar import DTYPES, OPERATIONS
 
 TYPES: Mapping[torch.dtype, str] = {dtype: called.cpp for dtype, called in DTYPES.items()}
 _NARROW = (torch.uint8, torch.int8, torch.int16)
+_PROMOTED = (torch.bool, *_NARROW)
+"""Dtypes whose operators give an int in C++: `~(a | b)` of two bools would never be false."""
 _WORDS = """
 alignas and asm auto bool break case catch char class const continue default delete do double else enum
 export extern false float for friend goto if inline int long namespace new not operator or private protected
@@ -118,7 +120,8 @@ class CppText(KernelText):
         suffix = "f" if value.args[0].dtype == torch.float32 else ""
         self.called.add(operation.cpp.partition("(")[0].removeprefix("::").replace("{f}", suffix))
         text = operation.cpp.format(*map(self.text, value.args), f=suffix)
-        return f"({TYPES[value.dtype]}){text}" if value.dtype in _NARROW and operation.kind == "same" else text
+        is_promoted = value.dtype in _PROMOTED and operation.kind == "same" and text.startswith("(")
+        return f"({TYPES[value.dtype]}){text}" if is_promoted else text
 
     def write_indirect(self, value: Indirect) -> str:
         return f"::checked({self.text(value.value)}, {self.index(value.size)}, failed)"

@@ -70,6 +70,18 @@ def test_unknown_mode_or_option_is_named() -> None:
             tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options=wrong)
     with pytest.raises(OptionError, match="whole number above 0"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"tile": "large"})
+    with pytest.raises(OptionError, match="tile=2000000 is above 4096"):
+        tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"tile": 2_000_000})
+
+
+def test_not_of_combined_masks_inside_a_larger_expression() -> None:
+    def masks(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        low, high = x > 0, x < -1
+        either = (~(low | high), ~(low & high), ~(low ^ high), (low * high).logical_not())
+        return torch.cat(either), *(torch.nn.functional.pad(each.float(), (1, 1)) for each in either)
+
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(compiled(masks)(x), masks(x))
 
 
 def test_modes_and_options_are_accepted() -> None:

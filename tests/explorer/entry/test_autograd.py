@@ -127,6 +127,8 @@ def test_unsupported_value_says_why() -> None:
         explorer.autograd(lambda: 1 / 0)
     with pytest.raises(ValueError, match=r"gradient has the shape \(2,\), but the result has the shape \(3,\)"):
         explorer.chain_rule(torch.randn(3, requires_grad=True) * 2, gradient=torch.ones(2))
+    with pytest.raises(ValueError, match="gradient is a float"):
+        explorer.chain_rule(torch.randn(3, requires_grad=True) * 2, gradient=2.0)  # type: ignore[arg-type]
     loss = torch.randn(3, requires_grad=True).sin().sum()
     loss.backward()
     with pytest.raises(ValueError, match="freed by the backward pass"):
@@ -200,6 +202,33 @@ def test_sparse_complex_and_checkpointed_gradients_are_supported() -> None:
     assert again.equal.all()
     # torch 2.13 rejects a recomputation in another dtype, torch 2.11 does not.
     assert again.note.isna()[0] or "can't be repeated in float64: CheckpointError" in again.note[0]
+
+
+class HalfOfTheGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return z.real**2 + z.imag**2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient * ctx.saved_tensors[0].real + 0j
+
+
+def test_complex_gradients_are_checked_in_both_parts() -> None:
+    z = torch.tensor([1 + 2j, 3 - 1j], requires_grad=True)
+    right = explorer.chain_rule(lambda z: (z * z.conj()).real.sum(), z).check()
+    assert list(right.verdict) == ["equal"]
+    assert (right.difference < 1e-6).all()
+    assert (right.rounding < 1e-6).all()
+    assert list(explorer.chain_rule(lambda z: HalfOfTheGradient.apply(z).sum(), z).check().verdict) == ["differs"]
+
+
+def test_nan_in_a_gradient_is_no_difference() -> None:
+    x = torch.tensor([1.0, -1.0, 4.0], requires_grad=True)
+    checks = explorer.chain_rule(lambda x: torch.where(x > 0, x.sqrt(), x).sum(), x).check()
+    assert checks.equal.all()
+    assert "NaN or infinity" in checks.note[0]
 
 
 def test_last_of_several_results_is_differentiated() -> None:
