@@ -11,6 +11,7 @@ import torch
 from compiler.backend.ir import (
     REDUCTIONS,
     BackendError,
+    Buffer,
     ComboKernel,
     Extern,
     Kernel,
@@ -99,6 +100,34 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
             yield f"the output {view.buffer} is never written"
     if program.frees and len(program.frees) != len(program.steps):
         yield f"its frees are for {len(program.frees)} steps, and it has {len(program.steps)}; frees=() frees nothing"
+    else:
+        yield from _wrong_memory(program)
+
+
+def _wrong_memory(program: Program) -> Iterator[str]:
+    """Errors of the memory plan: a buffer that is used after its memory went, or that does not fit where it is put."""
+    gone: dict[str, str] = {}
+    for step, freed in program.steps_with_frees:
+        yield from (f"{_name(step)} reads {name}, {gone[name]}" for name in step.reads if name in gone)
+        for target in step.targets:
+            new = program.by_name.get(target)
+            if new is None or not new.reuses:
+                continue
+            old = program.by_name.get(new.reuses)
+            if old is None or old.name in gone:
+                yield f"{_name(step)}: {target} reuses {new.reuses}, {gone.get(new.reuses, 'which is no buffer')}"
+            elif _is_larger(new, old):
+                yield f"{_name(step)}: {target} reuses the memory of {old}, which is smaller than {new}"
+            gone[new.reuses] = f"whose memory {target} took"
+        gone |= dict.fromkeys(freed, "which was freed")
+    yield from (f"the output {name} is a buffer {gone[name]}" for name in sorted(program.returned & gone.keys()))
+
+
+def _is_larger(new: Buffer, old: Buffer) -> bool:
+    """Whether a buffer needs more bytes than another; False if a size is symbolic."""
+    sizes = [buffer.span.constant for buffer in (new, old)]
+    known = [size for size in sizes if size is not None]
+    return len(known) == 2 and known[0] * new.dtype.itemsize > known[1] * old.dtype.itemsize
 
 
 def _extern_writes(step: Kernel | Extern) -> Sequence[str]:

@@ -35,6 +35,16 @@ def with_loop(before: Program, number: int, change: Callable[[Loop], Loop]) -> P
     return replace(before, steps=(replace(kernel, loops=loops),))
 
 
+def with_frees(before: Program, frees: Callable[[Program], tuple[tuple[str, ...], ...]]) -> Program:
+    return replace(before, frees=frees(before))
+
+
+def with_reuse(before: Program) -> Program:
+    """The program whose last step's result takes over the first step's."""
+    (old,), (new,) = before.steps[0].targets, before.steps[-1].targets
+    return replace(before, buffers=tuple(replace(x, reuses=old) if x.name == new else x for x in before.buffers))
+
+
 def with_kernel(before: Program, change: Callable[[Kernel], Kernel]) -> Program:
     return replace(before, steps=tuple(change(step) if isinstance(step, Kernel) else step for step in before.steps))
 
@@ -127,6 +137,15 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     "a kernel that overwrites an input": (
         lambda: with_loop(program(), 0, lambda loop: replace(loop, target="arg0_1")), "overwrites arg0_1",
+    ),
+    "freed before its last use": (
+        lambda: with_frees(unfused(), lambda p: (p.steps[0].targets, *[()] * (len(p.steps) - 1))), "which was freed",
+    ),
+    "an output that is freed": (
+        lambda: with_frees(program(), lambda p: (tuple(p.returned),)), "the output .* is a buffer which was freed",
+    ),
+    "memory of a smaller buffer": (
+        lambda: with_reuse(compiler.open(lambda x: x.sum(-1, keepdim=True) @ x[:1], X).fused), "which is smaller than",
     ),
     "frees of steps that are gone": (
         lambda: replace(program(), frees=((), ())), "its frees are for 2 steps, and it has 1",
