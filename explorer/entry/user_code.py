@@ -201,10 +201,18 @@ def _make_module(cls: type, name: str, path: Path) -> Callable[..., Any]:
     return run_user_code(path, cls)
 
 
+class ProgramEndError(Exception):
+    """Raised in place of SystemExit: a command that ended with the code's own exit code would have checked nothing."""
+
+
 def run_user_code(path: Path, call: Callable[[], Any]) -> Any:
-    """Run `call`; convert its exception to UserError, with the traceback from the user's file on."""
+    """Run `call`; convert its exception, also SystemExit, to UserError, with the traceback from the user's file on."""
     try:
         return call()
+    except SystemExit as error:
+        words = 'a script\'s last lines belong behind `if __name__ == "__main__":`'
+        ended = ProgramEndError(f"the code ended the program by SystemExit({error.code!r}); {words}")
+        raise UserError(ended, _from_file(error.__traceback__, path)) from error
     except Exception as error:
         unread = isinstance(error, SyntaxError) and error.filename == str(path.resolve())
         raise UserError(error, None if unread else _from_file(error.__traceback__, path)) from error

@@ -235,3 +235,13 @@ def kept(x: torch.Tensor) -> torch.Tensor:
 def broken(x: torch.Tensor) -> torch.Tensor:
     torch._dynamo.graph_break()
     return x.relu()
+
+
+@pytest.mark.parametrize("code", ["def f(x):\n    return x + 1\n\nsys.exit(0)\n", "def f(x):\n    sys.exit(0)\n"])
+def test_code_that_ends_the_program_is_no_pass(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"import sys\n\n{code}")
+    assert cli.main(["check", f"{path}:f", "--input", "rand(4)", "--at-most", "breaks=0"]) == 1
+    shown = capsys.readouterr().err
+    assert "the code ended the program by SystemExit(0)" in shown
+    assert "script.py" in shown
