@@ -152,12 +152,12 @@ def _why_never(fn: Any) -> Problem | None:
 
 
 def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
-    hint = "change the line, or compile instead: torch.compile resumes after a graph break, torch.export does not"
     found = places_of(error) if dynamo.is_dynamo_error(error) else _places(error)
     places = tuple(place for place in found if place.file != __file__ and not place.file.startswith("<"))
     words = first_lines(error, 3)
     if not places:
-        return Exported(mode, problem=Problem("exported", f"torch.export, {mode}: {words}", hint))
+        words = words.partition(_SUGGESTED)[0].rstrip()
+        return Exported(mode, problem=Problem("exported", f"torch.export, {mode}: {words}", _export_hint(str(error))))
     if dynamo.is_dynamo_error(error):
         kind = words.splitlines()[0].rstrip(".")
     elif type(error).__name__ == "GuardOnDataDependentSymNode":
@@ -169,6 +169,17 @@ def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
         f"export.{mode}", f"export {mode}", facts, book, registry=dynamo.break_registry(), fullgraph=True
     )
     return Exported(mode, card=replace(card, of_export=True))
+
+
+_SUGGESTED = "Suggested fixes:"
+
+
+def _export_hint(message: str) -> str:
+    """What to change where no line is at fault: the dynamic shapes, by the lines that torch suggests."""
+    suggested = message.partition(_SUGGESTED)[2].strip().partition("\n\n")[0]
+    if suggested:
+        return "change dynamic_shapes as torch suggests: " + "; ".join(map(str.strip, suggested.splitlines()))
+    return "compile instead: torch.compile resumes after a graph break, torch.export does not"
 
 
 def _places(error: BaseException) -> list[Place]:

@@ -101,6 +101,19 @@ def test_export_leaves_compiled_functions_and_generator_unchanged() -> None:
     assert len(compilations) == 1
 
 
+class Sum(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+
+def test_dynamic_shapes_that_must_be_equal_are_told_with_the_fix_of_torch() -> None:
+    shapes = {"x": {0: torch.export.Dim("a")}, "y": {0: torch.export.Dim("b")}}
+    found = export_program(Sum(), (torch.randn(6, 8), torch.randn(6, 8)), strict=False, dynamic_shapes=shapes)
+    assert found.problem is not None
+    assert "must always be equal" in found.problem.reason
+    assert found.problem.hint == "change dynamic_shapes as torch suggests: b = a"
+
+
 def test_exported_stage_or_its_problem_is_recorded() -> None:
     options = Options(stages=("captured", "exported"))
     record = explore(Net(), (torch.randn(3, 4),), options=options).record
