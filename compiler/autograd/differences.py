@@ -108,8 +108,11 @@ class _Caller:
         parts = [each for each in tree_leaves(value) if isinstance(each, Tensor) and each.is_floating_point()]
         return torch.stack([part.sum().double() for part in parts]).sum()
 
+    def _copies(self) -> list[Tensor]:
+        return [wide(leaf.detach()).clone() for leaf in self.leaves]
+
     def gradients(self) -> tuple[Tensor | None, ...]:
-        leaves = [wide(leaf.detach()).clone().requires_grad_() for leaf in self.leaves]
+        leaves = [leaf.requires_grad_() for leaf in self._copies()]
         total = self._total(leaves)
         found = torch.autograd.grad(total, leaves, allow_unused=True)
         return tuple(None if each is None else _dense(each) for each in found)
@@ -119,7 +122,7 @@ class _Caller:
         return (ahead - behind) / (2 * STEP)
 
     def _total_at(self, index: int, by: Tensor) -> Tensor:
-        leaves = [wide(leaf.detach()).clone() for leaf in self.leaves]
+        leaves = self._copies()
         leaves[index] += by.reshape(leaves[index].shape).to(leaves[index].device)
         return self._total([leaf.requires_grad_() for leaf in leaves]).detach().cpu()
 
