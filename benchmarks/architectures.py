@@ -86,6 +86,7 @@ def define_torchvision_operators() -> None:
 
 def names_of(library: str) -> tuple[str, ...]:
     """Names of the library's models that this file can build, in a fixed order. Raises ValueError, ImportError."""
+    define_torchvision_operators()
     if library == "transformers":
         from transformers.models.auto import modeling_auto as auto
 
@@ -118,8 +119,12 @@ def _size_by_name(model: str) -> int:
 
 def built(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     """A model with random weights, and arguments of its forward. Raises ValueError for a large one."""
-    with torch.device("meta"):  # some take more memory than a machine has
-        parameters = sum(parameter.numel() for parameter in _built(name)[0].parameters())
+    try:
+        with torch.device("meta"):  # some take more memory than a machine has
+            model = _built(name)[0]
+    except NotImplementedError:  # RegNet reads numbers from tensors
+        model = _built(name)[0]
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS:
         raise ValueError(f"{parameters / 1e6:.0f} million parameters")
     return _built(name)
@@ -127,6 +132,7 @@ def built(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
 
 def _built(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     library, _, model = name.partition(":")
+    define_torchvision_operators()
     if library == "transformers":
         return _of_transformers(model)
     if library == "timm":

@@ -265,8 +265,8 @@ TRIALS: dict[str, Callable[[bool], Trial]] = {
 }
 
 
-STOCHASTIC_DEPTH = ("DropPath", "StochasticDepth")
-"""Ends of the names of timm's, torchvision's and transformers' modules that drop whole samples of a block."""
+RATES = ("p", "drop_prob", "drop_rate")
+"""Names of the attributes by which modules of PyTorch, timm, torchvision and transformers drop values or samples."""
 
 
 def trial(name: str, small: bool) -> Trial:
@@ -274,6 +274,5 @@ def trial(name: str, small: bool) -> Trial:
     torch.manual_seed(0)
     made = TRIALS[name](small) if name in TRIALS else Trial(*built(name), _waves)
     for module in made.model.modules():
-        if isinstance(module, nn.Dropout) or type(module).__name__.endswith(STOCHASTIC_DEPTH):
-            vars(module).update({name: 0.0 for name in ("p", "drop_prob") if name in vars(module)})
+        vars(module).update({name: 0.0 for name in RATES if isinstance(vars(module).get(name), float)})
     return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,11 +92,11 @@ def build_library(prelude: str, source: str, library: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Copies of the arguments after a call, its error, and median and quartiles of each library's calls, in seconds."""
+    """Copies of the arguments after a call, its error, and seconds of each library's timed calls."""
 
     after: list[Any]
     error: KernelError | None = None
-    times: tuple[tuple[float, float, float], ...] = ()
+    seconds: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +123,9 @@ class Native:
         if isinstance(answer, KernelError):
             return Called(after, answer)
         arena.copy_back(memory, tensors, places)
-        quartiles = [statistics.quantiles(taken, n=4) for taken in answer["times"] if taken]
-        times = tuple((middle, low, high) for low, middle, high in quartiles)
         if answer["found"]:
-            return Called(after, KernelError("error", "an index that a tensor holds is out of range"), times)
-        return Called(after, self._writes_out_of_bounds(memory, places), times)
+            return Called(after, KernelError("error", "an index that a tensor holds is out of range"))
+        return Called(after, self._writes_out_of_bounds(memory, places), answer["times"])
 
     def printed_text(self, most: int) -> str:
         """The first characters that the last run printed."""

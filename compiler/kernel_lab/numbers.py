@@ -18,6 +18,7 @@ from compiler.kernel_lab.edit import check_executable
 from compiler.numerics.policy.judge import judge, plain
 from compiler.record import Check, Kernel, Record, Timing
 from compiler.record.plain_text import pluralize
+from compiler.timing.spread import Spread
 from compiler.triton_interpreter import wrapper
 from compiler.triton_interpreter.kernel_inputs import RANDOM, KernelInputs, kernel_inputs, own_copies
 from compiler.triton_interpreter.launch import KernelError, Outcome
@@ -173,7 +174,7 @@ def _compare_calls(native: Native, libraries: Sequence[Path], launch: Launch) ->
     if later.error is not None:
         return Numbers(checks, error=replace(later.error, message=f"{LATER}, {later.error.message}"), notes=printed)
     timings = tuple(
-        Timing(name, "kernel call", *times) for name, times in zip(("original", "edited"), later.times, strict=True)
+        _timing(name, "kernel call", taken) for name, taken in zip(("original", "edited"), later.seconds, strict=True)
     )
     note = f"numbers and times on this CPU, {pluralize(torch.get_num_threads(), 'thread')}"
     return Numbers(
@@ -229,10 +230,15 @@ def _run_on_gpu(given: KernelInputs, original: Tried, edited: Tried) -> Numbers:
         return Numbers(error=KernelError("error", f"{type(error).__name__}: {error}"))
     checks = _checks(given.launch, theirs, mine)
     timings = tuple(
-        Timing(name, "kernel launch", *triton_kernels.times(kernel, arguments))
+        _timing(name, "kernel launch", triton_kernels.launch_seconds(kernel, arguments))
         for name, kernel, arguments in (("original", first, theirs), ("edited", second, mine))
     )
     return Numbers(checks, timings, notes=(f"numbers and times on {torch.cuda.get_device_name()}",))
+
+
+def _timing(name: str, what: str, seconds: Sequence[float]) -> Timing:
+    spread = Spread.of_numbers(seconds)
+    return Timing(name, what, spread.middle, spread.low, spread.high, runs=len(seconds))
 
 
 def _to_device(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -20,6 +19,7 @@ from compiler.timing.kernel_times import Kernels, compiled_times, eager_times, l
 from compiler.timing.line_chains import works
 from compiler.timing.marks import MarkedLines, line_id
 from compiler.timing.spent import Trace, phase, profile_events
+from compiler.timing.spread import Spread
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -142,8 +142,8 @@ def _noise(trace: Trace) -> Iterator[Problem]:
     totals = [0.0] * trace.calls
     for each in trace.spent_times():
         totals[each.call] += each.seconds
-    low, middle, high = statistics.quantiles(totals, n=4)
-    if middle and (high - low) / middle > NOISY:
-        spread = f"{100 * (high - low) / middle:.0f} %"
-        reason = f"the profiled {trace.side} calls varied by {spread}: times of kernels and lines are rough"
+    spread = Spread.of_numbers(totals)
+    if spread.middle and spread.relative > NOISY:
+        varied = f"{100 * spread.relative:.0f} %"
+        reason = f"the profiled {trace.side} calls varied by {varied}: times of kernels and lines are rough"
         yield Problem("timing", reason, "let nothing else run on the machine, and profile again: run.timing.profile()")

@@ -11,7 +11,6 @@ import inspect
 import linecache
 import math
 import os
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -228,14 +227,10 @@ def launch(kernel: Any, arguments: Sequence[Any]) -> None:
     torch.cuda.synchronize()
 
 
-def times(kernel: Any, arguments: Sequence[Any]) -> tuple[float, float, float]:
-    """Median, lower and upper quartile of a launch's time in seconds, with cold caches.
-
-    Measured by triton.testing.do_bench.
-    """
+def launch_seconds(kernel: Any, arguments: Sequence[Any]) -> list[float]:
+    """Seconds of each timed launch, with cold caches, by triton.testing.do_bench: one if it takes 0.1 s or longer."""
     from triton.testing import do_bench
 
     stream = torch.cuda.current_stream().cuda_stream
     every = do_bench(lambda: kernel.run(*arguments, stream=stream), return_mode="all")
-    low, middle, high = statistics.quantiles([milliseconds / 1e3 for milliseconds in every], n=4)
-    return middle, low, high
+    return [milliseconds / 1e3 for milliseconds in every]
