@@ -103,7 +103,8 @@ def _what_is_called(args: argparse.Namespace, options: dict[str, Any]) -> dict[s
     """What makes the call: inputs and options, as they are kept in a baseline."""
     known = {"input": args.inputs, "call": args.calls, "seed": args.seed, "all_code": args.all_code}
     given = {name: str(value) for name, value in options.items() if name != "time"}
-    return {name: value for name, value in (known | given).items() if value}
+    words = known | given | {"backend": args.backend}  # not the address of a function
+    return {name: value for name, value in words.items() if value}
 
 
 def _write_reports(reports: Sequence[Any], args: argparse.Namespace, paths: dict[str, str], version: str) -> None:

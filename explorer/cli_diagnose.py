@@ -57,15 +57,17 @@ def _diagnose(args: argparse.Namespace) -> None:
         if args.inputs or args.calls or args.save:
             raise UsageError("a saved record is only read: --input, --call and --save are for code")
         found = diagnose(files.read(args.code), command=args.code)
+        patch = found.patch.encode()
     else:
         run = explore_strictly(args, parse_asked(args))
         if run is None:
             return
         found = run.diagnose(try_fixes=not args.untried, command=_command(args))
+        patch = run.patch().encoded() if found.patch else b""
         if args.save:
             run.save(args.save)
-    if args.patch and found.patch:
-        files.replace_file(args.patch, found.patch.encode())
+    if args.patch and patch:
+        files.replace_file(args.patch, patch)
     if args.json:
         print_answer(diagnosis_answer(found), args)
     else:

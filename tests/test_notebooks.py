@@ -6,12 +6,16 @@ import ast
 import re
 import subprocess
 import sys
+from functools import partial, reduce
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
 
+from compiler.backend.passes.fit import merge_kernels
 from explorer.teach.catalogue import EXERCISES
 
 ROOT = Path(__file__).parents[1]
@@ -120,6 +124,47 @@ def test_compiler_from_scratch_has_300_lines() -> None:
     ).stdout
     lines = [line for line in formatted.splitlines() if line.strip() and not line.strip().startswith("#")]
     assert 250 < len(lines) <= 300
+
+
+def cells_of(stem: str, *ids: str) -> str:
+    """Code of the cells, without magics."""
+    cells = {cell.id: cell for cell in nbformat.read(ROOT / f"notebooks/{stem}.ipynb", as_version=4).cells}
+    return re.sub("^%.*$", "", "\n".join(cells[each].source for each in ids), flags=re.MULTILINE)
+
+
+def test_tracer_from_scratch_takes_numbers_on_the_left() -> None:
+    names: dict[str, Any] = {"torch": torch, "nn": torch.nn, "x": torch.ones(3), "model": lambda x: 2 / (1 - x * x) + 1}
+    exec(cells_of("10_torch_compile_from_scratch", "94cf2aeb", "1bf25338"), names)
+    assert [f"{node.name} {names['names'](node.args)} {node.shape}" for node in names["captured"].nodes] == [
+        "mul_0 input_0, input_0 (3,)", "sub_1 1, mul_0 (3,)", "div_2 2, sub_1 (3,)", "add_3 div_2, 1 (3,)"
+    ]  # fmt: skip
+
+
+def test_exercise_on_fusion_refuses_a_pass_that_moves_more_bytes() -> None:
+    """One kernel, but each value is still stored: nothing made the buffers local."""
+    names: dict[str, Any] = {}
+    exec(cells_of("09_write_a_compiler_pass", "d261dafe", "5bbfa8ac", "3cd9b5c3", "e4b5413b", "4fc825ae"), names)
+
+    def merge_all(program: Any, ctx: Any) -> Any:
+        first, *rest = program.steps
+        return program.with_steps((reduce(partial(merge_kernels, ctx=ctx), rest, first),))
+
+    blank, check = cells_of("09_write_a_compiler_pass", "a605038e").split("\n\n", 1)
+    assert blank.startswith("fuse_with_reductions = ...")
+    with pytest.raises(AssertionError, match="`mul` still goes through memory"):
+        exec(check, names | {"fuse_with_reductions": merge_all})
+
+
+def test_exercises_keep_the_results_of_explorations(notebook: nbformat.NotebookNode) -> None:
+    """So that cells before an exercise can be run again after it."""
+    explored = set(re.findall(r"^%%.* -o (\w+)", "\n".join(cell.source for cell in code_cells(notebook)), re.MULTILINE))
+    bound = {
+        node.id
+        for cell in exercises(notebook)
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    assert not explored & bound
 
 
 def test_first_notebook_exists() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
-from compiler.advise.reading import MOVES, Reading, operator_of
+from compiler.advise.reading import Reading
 from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, Waiting, find_waiting, host_seconds
 from compiler.record import Entity
 from compiler.record.measure_facts import Candidate
@@ -177,14 +177,14 @@ def too_small(reading: Reading) -> Iterator[Advice]:
     """Report a graph that is so small that eager may be as fast, unless both were measured."""
     if reading.gpu is None or not reading.kernels or reading.own is not None:
         return
-    operators = _operators(reading)
+    operators = reading.eager_operators
     eager, compiled = operators * EAGER_SECONDS, host_seconds(reading)
     if not operators or compiled < NO_FASTER * eager or SMALL * reading.floor > compiled:
         return
     found = (
         f"Eager mode runs about {pluralize(operators, 'operator')}, compiled code makes "
         f"{pluralize(reading.launches, 'launch', 'launches')} and checks "
-        f"{pluralize(len(reading.record.guards), 'guard')}: on the CPU that is about as much work, and it is what such "
+        f"{pluralize(len(reading.guards), 'guard')}: on the CPU that is about as much work, and it is what such "
         "a call waits for. Only a measurement says whether compiling pays."
     )
     told = (
@@ -195,13 +195,6 @@ def too_small(reading: Reading) -> Iterator[Advice]:
     evidence = (Evidence(told, "estimate", reading.guard_ids),)
     change = Change("Compile more at once (the training step around it, a larger batch), or leave it to eager mode.")
     yield Advice("too-small", "Small for a GPU", found, evidence, None, change)
-
-
-def _operators(reading: Reading) -> int:
-    """Number of operators in AOTAutograd's graphs that compute something: all but views and copies."""
-    artifacts = [each for stage in ("forward", "backward", "inference") for each in reading.record.of_stage(stage)]
-    calls = (entity for artifact in artifacts for entity in artifact.entities if entity.kind == "call")
-    return sum(operator_of(entity) not in MOVES for entity in calls)
 
 
 def _faster_by(first: Candidate | None, second: Candidate | None) -> Gain | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.advise.facts import Basis, Evidence
-from compiler.record import Artifact, Decision, Entity, Kernel, Record
+from compiler.record import Artifact, Decision, Entity, Guard, Kernel, Record
 from compiler.record.measure_facts import Candidate
 from compiler.targets import Target, is_virtual, known_target
 
@@ -24,7 +24,9 @@ JOINS: frozenset[str] = frozenset({"cat", "stack"})
 _COPIES = ("clone", "copy", "copy_", "contiguous", *JOINS, *CASTS)
 MOVES: frozenset[str] = frozenset((*_VIEWS, *_PARTS, *_COPIES))
 """Operators that compute nothing: views, or copies that only move data."""
-_LOWERED = ("post_grad", "forward", "backward", "inference")
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+_TRACED = ("forward", "backward", "inference")
+_LOWERED = ("post_grad", *_TRACED)
 """Stages that Inductor or our own backend lowers to loops."""
 
 
@@ -100,6 +102,11 @@ class Reading:
         """Measured seconds of one compiled call."""
         return self.own.seconds if self.own is not None else None
 
+    @cached_property
+    def _later(self) -> frozenset[str]:
+        """Frames that later calls compiled; a call is described as the first one was."""
+        return frozenset(frame.id for frame in self.record.frames if frame.call_number > 1)
+
     # Kernels
 
     @cached_property
@@ -109,9 +116,7 @@ class Reading:
 
     @property
     def _kernels_of_a_call(self) -> list[Kernel]:
-        """The kernels of the first call; recompilations belong to later calls."""
-        later = {frame.id for frame in self.record.frames if frame.call_number > 1}
-        return [kernel for kernel in self.record.kernels if kernel.graph not in later]
+        return [kernel for kernel in self.record.kernels if kernel.graph not in self._later]
 
     @cached_property
     def _kernel_seconds(self) -> dict[str, float]:
@@ -224,6 +229,31 @@ class Reading:
         inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
         return str(inputs[int(index[1])].attrs.get("source", "")) if int(index[1]) < len(inputs) else ""
 
+    @cached_property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards that one call checks."""
+        return tuple(guard for guard in self.record.guards if guard.frame not in self._later)
+
+    @cached_property
+    def eager_operators(self) -> int:
+        """Number of operators that compute something (no views, no copies) in one call in eager mode.
+
+        AOTAutograd's nodes with a common origin in TorchDynamo's graph are one operator, which was decomposed, or in
+        the backward its gradient; but products of matrices are operators of their own, such as the two of a gradient.
+        """
+        graphs = (artifact for stage in _TRACED for artifact in self.record.of_stage(stage))
+        return sum(len(self._operators_in(graph)) for graph in graphs if graph.graph not in self._later)
+
+    def _operators_in(self, graph: Artifact) -> set[str]:
+        """Ids of the operators that eager mode runs for a graph's nodes: of products, and of TorchDynamo's nodes."""
+        found = set()
+        for node in graph.entities:
+            name = operator_of(node)
+            if node.kind == "call" and name not in MOVES:
+                before = () if name in _PRODUCTS else self._origins(node.origins)
+                found.add(next((each.id for each in before if self.homes[each.id].stage == "captured"), node.id))
+        return found
+
     @property
     def guard_ids(self) -> tuple[str, ...]:
         """Entity ids of up to three guards: guards on the user's own values come first, slower ones before faster."""
@@ -238,8 +268,7 @@ class Reading:
     @property
     def guard_seconds(self) -> float:
         """Seconds of guard checks in a call with warm CPU caches; only guards that can be timed alone count."""
-        later = {frame.id for frame in self.record.frames if frame.call_number > 1}
-        return sum(guard.seconds or 0.0 for guard in self.record.guards if guard.frame not in later)
+        return sum(guard.seconds or 0.0 for guard in self.guards)
 
     @property
     def trains(self) -> bool:

@@ -288,7 +288,7 @@ class _Steps:
         outgoing, local = self.run.outgoing.get(node.name, ()), self._local(node)
         with torch.no_grad():
             ours = rule.vjp(local) if rule and local else [None] * len(node.gives)
-        jacobians = self._jacobians(node) if local else {}
+        jacobians = self._jacobians(node, rule) if local else {}
         incoming = next((each for each in self.run.tensors_in[node.name] if each is not None), None)
         found = []
         for position, target in enumerate(node.gives):
@@ -332,7 +332,7 @@ class _Steps:
             return None
         return Local(autograd_nodes.saved_values(node.function), grads, inputs)
 
-    def _jacobians(self, node: GraphNode) -> dict[int, Value]:
+    def _jacobians(self, node: GraphNode, rule: Rule | None) -> dict[int, Value]:
         """Jacobians by position of the input; each row is the node's result for one unit vector. {} if too large."""
         grads = self.run.tensors_in[node.name]
         there = [slot for slot, grad in enumerate(grads) if grad is not None]
@@ -344,8 +344,10 @@ class _Steps:
             return {}
         units = torch.eye(grad.numel(), dtype=grad.dtype, device=grad.device).reshape(-1, *grad.shape)
         given = [[unit if slot == there[0] else None for slot in range(len(grads))] for unit in units]
+        slots = [rule.slot(position) if rule else None for position in range(len(node.gives))]
+        factors = [position for position, slot in enumerate(slots) if slot is not None and slot.derivative is not None]
         with torch.no_grad():
-            rows = [autograd_nodes.apply(node.function, each) for each in given]
+            rows = [autograd_nodes.apply(node.function, each, factors) for each in given]
         return {
             position: value for position in range(len(node.gives)) if (value := _stack_rows(rows, position)) is not None
         }

@@ -97,7 +97,8 @@ class BreakLog:
         breaks: dict[str, list[str]] = {}
         for found in self.builder.breaks:
             breaks.setdefault(found.frame, []).append(found.id)
-        after = {found.id: frames_after(found.id, resumed_by, breaks) for found in self.builder.breaks}
+        versions = {found.id: self._versions_after(found.frame, resumed_by[found.id]) for found in self.builder.breaks}
+        after = {found.id: frames_after(found.id, versions, breaks) for found in self.builder.breaks}
         costs = [self._with_cost(found, resumed_by[found.id], after[found.id]) for found in self.builder.breaks]
         own = {found.id: self._own_unread(found, codes.get(found.frame)) for found in costs}
         self.builder.breaks[:] = [
@@ -135,6 +136,20 @@ class BreakLog:
         frames = [frame.id for frame in self.builder.frames.values() if frame.resumes == identity]
         own = self.codes.get(identity, ())
         return tuple(frames) or tuple(frame for frame, code in codes.items() if any(code is mine for mine in own))
+
+    def _versions_after(self, name: str, followers: Sequence[str]) -> tuple[str, ...]:
+        """Those of the followers that run after this version of a frame: one version of each code object."""
+        order, frames = list(self.builder.frames), self.builder.frames
+        versions: dict[int, list[str]] = {}
+        for follower in sorted(followers, key=order.index):
+            versions.setdefault(frames[follower].code, []).append(follower)
+        found = []
+        for same_code in versions.values():
+            later = [each for each in same_code if order.index(each) > order.index(name)]
+            new = [each for each in later if frames[each].call_number == frames[name].call_number]
+            kept = [each for each in same_code if each not in later]
+            found += new[:1] or kept[-1:] or later[:1]
+        return tuple(found)
 
     def _with_cost(self, found: GraphBreak, followers: tuple[str, ...], after_frames: Set[str]) -> GraphBreak:
         after = sum(self.graphs[frame].calls for frame in after_frames if frame in self.graphs)

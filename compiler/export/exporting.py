@@ -6,6 +6,7 @@ in Python, on fake tensors (torch.export.export, `strict`).
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from compiler.capture.breaks import graph_break
 from compiler.capture.error_words import first_lines
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.sources import SourceBook, is_installed
+from compiler.capture.suggestions.rewrites import IS_OF_TENSOR
+from compiler.capture.suggestions.values import BRANCH, UNKNOWN
 from compiler.process import preserve_state
 from compiler.record import Artifact, GraphBreak, Problem
 from compiler.record.break_facts import BreakFacts, Place
@@ -158,10 +161,11 @@ def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
     if not places:
         words = words.partition(_SUGGESTED)[0].rstrip()
         return Exported(mode, problem=Problem("exported", f"torch.export, {mode}: {words}", _export_hint(str(error))))
-    if dynamo.is_dynamo_error(error):
+    if unknown := _UNKNOWN.search(words):
+        is_branch = unknown["truth"] and IS_OF_TENSOR.search(str(error))
+        kind = BRANCH[0] if is_branch else unknown["kind"]
+    elif dynamo.is_dynamo_error(error):
         kind = words.splitlines()[0].rstrip(".")
-    elif type(error).__name__ == "GuardOnDataDependentSymNode":
-        kind = "Data-dependent branching"
     else:
         kind = f"{type(error).__name__} in torch.export"
     facts = BreakFacts(kind, words, (), places, str(error), raises=True)
@@ -171,6 +175,8 @@ def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
     return Exported(mode, card=replace(card, of_export=True))
 
 
+_UNKNOWN = re.compile(rf"(?P<kind>{'|'.join(UNKNOWN)})(?P<truth> Eq\(u\d+, 1\) )?")
+"""Where torch.export stops at a value that it does not know. A tensor's truth is a symbol that it compares with 1."""
 _SUGGESTED = "Suggested fixes:"
 
 

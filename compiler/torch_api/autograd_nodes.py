@@ -7,7 +7,7 @@ Nothing here runs a backward pass or a user's hook: a tensor packed by a hook
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -263,15 +263,29 @@ def hook_name(hook: Any) -> str:
     return getattr(hook, "__qualname__", type(hook).__name__).replace("<locals>.", "")
 
 
-def apply(node: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+def apply(
+    node: Any, gradients: Sequence[torch.Tensor | None], factors: Collection[int] = ()
+) -> tuple[torch.Tensor | None, ...]:
     """Run a node's derivative on gradients, outside of a backward pass and without hooks.
 
     Like the engine (validate_outputs), sum each gradient to the shape of its input and cast it to the input's dtype;
     None for inputs that need no gradient. Raises RuntimeError if the saved tensors are freed.
+
+    `factors` are positions of inputs for which the node multiplies a gradient by a factor, element by element. There, a
+    gradient that is not negative passes its zeros on, also through an infinite factor.
     """
     result = node(*gradients)
-    found = result if isinstance(result, tuple) else (result,)
+    found = [*result] if isinstance(result, tuple) else [result]
+    for position in factors:
+        found[position] = _with_zeros_of(gradients, found[position])
     return tuple(map(_validate, found, inputs_of(node)))
+
+
+def _with_zeros_of(gradients: Sequence[torch.Tensor | None], result: torch.Tensor | None) -> torch.Tensor | None:
+    given = next(each for each in gradients if each is not None)
+    if result is None or result.layout != torch.strided:
+        return result
+    return result.where(given.sum_to_size(result.shape) != 0, 0)
 
 
 def _validate(gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torch.dtype] | None) -> torch.Tensor | None:

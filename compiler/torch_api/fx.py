@@ -406,7 +406,12 @@ def calls(module: GraphModule) -> Iterator[Node]:
     return (node for node in module.graph.nodes if node.op == "call_function")
 
 
-_TORCH_NAMESPACES = {"aten", "prims", "prim", "higher_order", "rngprims", "inductor", "quantized", "_c10d_functional"}
+_TORCH_NAMESPACES = {
+    "aten", "prims", "prim", "higher_order", "rngprims", "debugprims", "inductor", "inductor_prims", "flex_lib",
+    "streams", "export", "profiler", "c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd",
+    "_dtensor", "fsdp", "symm_mem", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "sparse", "quantized",
+    "_quantized", "quantized_decomposed", "quantization", "onnx", "onnx_symbolic",
+}  # fmt: skip
 
 
 def is_own_operator(node: Node) -> bool:

@@ -31,6 +31,7 @@ MOST_LOCALS = 64
 STEP_BYTES = 900
 """Approximate bytes of a step besides its texts: objects, lists, and their copy in a record."""
 _SEEN = "_tcompile_seen"
+_UNREAD = "not read yet"
 _WRITES = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
 
 
@@ -62,11 +63,12 @@ class StepFacts:
 
 @dataclass(slots=True)
 class _Seen:
-    """The state of one (inlined) call at its last step."""
+    """The state of one (inlined) call at its last step: its stack, and the texts of locals that were not read yet."""
 
     attempt: int
     depth: int
-    stack: list[Any] = field(default_factory=list)
+    stack: list[tuple[Any, bool]] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
     last: Any = None
     first: bool = True
 
@@ -127,7 +129,8 @@ class Watch:
         instruction = translator.instructions[translator.instruction_pointer]
         self._nodes(translator.output.graph)
         seen = getattr(translator, _SEEN, None) or self._begin(translator)
-        kept = _common(seen.stack, translator.stack)
+        stack = [(value, _is_unread(value)) for value in translator.stack]
+        kept = _common(seen.stack, stack)
         pushed = tuple(describe(value) for value in translator.stack[kept:][-MOST_PUSHED:])
         positions = instruction.positions
         facts = StepFacts(
@@ -136,7 +139,7 @@ class Watch:
             argument=_argument(instruction), line=(positions.lineno if positions else None) or translator.lineno,
             kept=kept, pushed=pushed, changed=_changes(translator, seen),
         )  # fmt: skip
-        seen.stack, seen.last, seen.first = list(translator.stack), instruction, False
+        seen.stack, seen.last, seen.first = stack, instruction, False
         return facts
 
     def _begin(self, translator: Any) -> _Seen:
@@ -158,21 +161,28 @@ class Watch:
         self.length = len(graph.nodes)
 
 
-def _common(before: list[Any], now: list[Any]) -> int:
+def _common(before: list[tuple[Any, bool]], now: list[tuple[Any, bool]]) -> int:
     """The number of identical entries at the bottom of two stacks."""
-    same = [old is new for old, new in zip(before, now, strict=False)]
+    same = [old[0] is new[0] and old[1] == new[1] for old, new in zip(before, now, strict=False)]
     return [*same, False].index(False)
 
 
 def _changes(translator: Any, seen: _Seen) -> dict[str, str]:
-    """The local that the call's last instruction wrote; at the first instruction, all locals up to MOST_LOCALS."""
+    """The local that the call's last instruction wrote, and locals that were read since the call's last instruction.
+
+    At the first instruction, all locals up to MOST_LOCALS.
+    """
     values = translator.symbolic_locals
     if seen.first:
-        return {name: describe(values[name]) for name in islice(values, MOST_LOCALS)}
-    if seen.last.opname not in _WRITES:
-        return {}
-    name = seen.last.argval
-    return {name: describe(values[name]) if name in values else ""}
+        names = [*islice(values, MOST_LOCALS)]
+    else:
+        names = [name for name in seen.unread if not _is_unread(values.get(name))]
+        names += [seen.last.argval] if seen.last.opname in _WRITES else []
+    texts = {name: describe(values[name]) if name in values else "" for name in names}
+    changes = {name: text for name, text in texts.items() if text != seen.unread.get(name)}
+    unread = {name: text for name, text in changes.items() if _UNREAD in text}
+    seen.unread = {name: text for name, text in seen.unread.items() if name not in changes} | unread
+    return changes
 
 
 def _argument(instruction: Any) -> str:
@@ -208,9 +218,9 @@ def _node(node: torch.fx.Node) -> str:
 
 def describe(value: Any, depth: int = 0) -> str:
     """A symbolic value in words: `Tensor mul float32[4]`, `3`, `list[x, 2]`, `not read yet: x`."""
+    if _is_unread(value):
+        return _short(f"{_UNREAD}: {_source(value) or value.peek_type().__name__}")
     if isinstance(value, LazyVariableTracker):
-        if not value.is_realized():
-            return _short(f"not read yet: {_source(value) or value.peek_type().__name__}")
         value = value.unwrap()
     kind = type(value).__name__.removesuffix("Variable")
     fields = vars(value)  # not properties: Dynamo's properties compute, and may add guards
@@ -225,6 +235,10 @@ def describe(value: Any, depth: int = 0) -> str:
         constant = fields.get("value")
         return _short(repr(constant[:MOST_CHARACTERS] if isinstance(constant, str | bytes) else constant))
     return _short(f"{kind} {_name(value)}".rstrip())
+
+
+def _is_unread(value: Any) -> bool:
+    return isinstance(value, LazyVariableTracker) and not value.is_realized()
 
 
 def _meta(node: Any) -> str:

@@ -148,13 +148,15 @@ def _time_change(metric: Metric, before: Mapping[str, float], tolerance: str, wa
 
 
 def parse_limits(texts: Sequence[str]) -> dict[str, float]:
-    """Limits from `kernels=3`. Raises BaselineError for an unknown metric, or if there is no number."""
+    """Limits from `kernels=3`. Raises BaselineError for an unknown metric, or without a number from 0 on."""
     found = {}
     for name, text in _name_and_text(texts):
         try:
             found[name] = float(text)
         except ValueError:
             raise BaselineError(f"{name}={text}: {text!r} is no number") from None
+        if not found[name] >= 0:
+            raise BaselineError(f"{name}={text}: a limit is a number from 0 on")
     return found
 
 

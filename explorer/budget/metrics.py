@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from compiler.capture.by_design import is_by_design
@@ -16,6 +16,8 @@ from compiler.timing.spread import Spread
 from explorer.findings.memory.memory import timelines
 from explorer.reading.cause import culprit_code, recompile_reason, users_span
 from explorer.reading.provenance import innermost_lines
+from explorer.reading.source_lines import SourceLines
+from explorer.reading.source_marks import called_lines
 
 Unit = Literal["", "bytes", "seconds"]
 SYNCHRONIZING: Final = frozenset({"item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "masked_select", "unique"})
@@ -99,6 +101,8 @@ class _Counting:
         self._installed = {each.title for each in record.of_stage("source") if each.attrs.get("installed")}
         self._lines = {entity.id: entity for each in record.of_stage("source") for entity in each.entities}
         self._origins = innermost_lines(record)
+        self._ids = SourceLines(record)
+        self._callers = {called: caller for caller, called in called_lines(record) if caller != called}
         later = {frame.id for frame in record.frames if frame.call_number > 1}
         self._kernels = [kernel for kernel in record.kernels if kernel.graph.partition(" ")[0] not in later]
 
@@ -106,8 +110,29 @@ class _Counting:
         return self.all_code or file not in self._installed
 
     def _metric(self, name: str, places: Iterable[Place]) -> Metric:
-        found = tuple(sorted(places, key=lambda place: (place.file, place.line, place.what)))
+        known = map(self._at_users_line, places)
+        found = tuple(sorted(known, key=lambda place: (place.file, place.line, place.what)))
         return Metric(name, len(found), places=found)
+
+    def _at_users_line(self, place: Place) -> Place:
+        """A place in an installed package, moved to the user's line that led there, if the record knows it."""
+        file, line, seen = place.file, place.line, set[tuple[str, int]]()
+        while file in self._installed and (file, line) not in seen:
+            seen.add((file, line))
+            file, line = self._caller(file, line)
+        if not seen or not file or (file, line) in seen:
+            return place
+        return replace(place, file=file, line=line, message=f"{place.message} ({place.file}:{place.line})")
+
+    def _caller(self, file: str, line: int) -> tuple[str, int]:
+        """The line that called the function of a line: inlined, or else compiled on its own; ("", 0) if unknown."""
+        caller = self._lines.get(self._callers.get(self._ids.id_of(file, line), ""))
+        if caller is not None:
+            return str(caller.attrs["file"]), int(caller.attrs["line"])
+        frames = (each for each in self.record.frames if each.called_at and not each.resumes)
+        around = (each for each in frames if each.file == file and each.line <= line)
+        frame = max(around, key=lambda frame: frame.line, default=None)
+        return (frame.called_at.file, frame.called_at.line) if frame and frame.called_at else ("", 0)
 
     def _place_of(self, ids: Iterable[str], what: str, message: str = "") -> Place:
         """The place of entities: the user's line that they came from, if the record has one."""

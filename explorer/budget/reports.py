@@ -98,7 +98,7 @@ def _cell(text: str) -> str:
 
 
 def github_lines(reports: Sequence[Report], paths: Paths) -> Iterator[str]:
-    """Workflow commands that annotate the lines of a pull request."""
+    """Workflow commands that annotate the lines of a pull request, which are in files of `paths` alone."""
     for report in reports:
         for change in report.regressions:
             title = f"{report.name}: {change.words}"
@@ -106,8 +106,13 @@ def github_lines(reports: Sequence[Report], paths: Paths) -> Iterator[str]:
             counts = f"{before or '0'} -> {after}"
             for place in change.new[:MOST_PLACES]:
                 place_words = f"{place.message or place.what} ({change.words} {counts})"
-                yield _command("warning", title, place_words, paths.get(place.file, place.file), place.line)
+                yield _command("warning", title, place_words, *_local_place(place, paths))
             yield _command("error", title, f"{change.words}: {counts}, {limit} allowed")
+
+
+def _local_place(place: Place, paths: Paths, default_file: str = "") -> tuple[str, int]:
+    """File and line of a place; of one in another file than those of `paths`, the default file, without a line."""
+    return (paths[place.file], place.line) if place.file in paths else (default_file, 0)
 
 
 def _command(level: str, title: str, message: str, file: str = "", line: int = 0) -> str:
@@ -160,7 +165,7 @@ def _xml(text: str) -> str:
 
 
 def sarif(reports: Sequence[Report], paths: Paths, version: str, default_file: str) -> dict[str, Any]:
-    """SARIF 2.1.0: a result for each new place, at `default_file` if it has none."""
+    """SARIF 2.1.0: a result for each new place; GitHub needs one, so it is `default_file` if none is in `paths`."""
     rules = [{"id": name, "shortDescription": {"text": f"More {words} than allowed"}} for name, words in WORDS.items()]
     results = [
         _result(report, change, place, paths, default_file)
@@ -173,8 +178,8 @@ def sarif(reports: Sequence[Report], paths: Paths, version: str, default_file: s
 
 
 def _result(report: Report, change: Change, place: Place, paths: Paths, default_file: str) -> dict[str, Any]:
-    uri = paths.get(place.file, place.file) or default_file
-    location = {"artifactLocation": {"uri": _uri(uri)}, "region": {"startLine": max(place.line, 1)}}
+    path, line = _local_place(place, paths, default_file)
+    location = {"artifactLocation": {"uri": _uri(path)}, "region": {"startLine": max(line, 1)}}
     digest = hashlib.sha256(f"{report.name}\n{change.id}\n{place.what}".encode()).hexdigest()[:20]
     told = f"{place.message}. " if place.message else ""
     return {

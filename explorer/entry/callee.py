@@ -17,6 +17,12 @@ import compiler
 from compiler.capture.sources import package_folders_on_path, torch_folder
 
 TORCHSCRIPT = "is TorchScript, which runs outside Python and which TorchDynamo does not trace"
+PACKAGE = "is a package of AOTInductor, which is already compiled and which TorchDynamo does not trace"
+ORIGINALS = {
+    TORCHSCRIPT: "explore the original model or function, before torch.jit.script or torch.jit.trace",
+    PACKAGE: "explore the model that the package was made from",
+}
+"""What to explore instead, by the reason for refusing compiled code."""
 OWN_FOLDERS = (Path(__file__).parents[1], Path(compiler.__file__).parent)
 
 
@@ -25,7 +31,7 @@ def refusal(callee: object) -> str:
 
     Functions of libraries are refused, unless they run a module; so is everything that `named_refusal` refuses.
     """
-    function = None if is_torchscript(callee) else python_function(callee)
+    function = None if why_compiled(callee) else python_function(callee)
     if function is not None and not isinstance(callee, torch.nn.Module) and not runs_a_module(callee):
         owner = owner_of(function)
         if owner:
@@ -35,8 +41,8 @@ def refusal(callee: object) -> str:
 
 def named_refusal(callee: object) -> str:
     """The reason why `callee` can't be compiled, even if `--fn` names it; "" if it can be compiled."""
-    if is_torchscript(callee):
-        return TORCHSCRIPT
+    if why := why_compiled(callee):
+        return why
     if isinstance(callee, torch.nn.Module):
         return ""
     if inspect.isclass(callee):
@@ -49,10 +55,12 @@ def named_refusal(callee: object) -> str:
     return "is a generator, which torch.compile leaves as it is" if inspect.isgeneratorfunction(function) else ""
 
 
-def is_torchscript(callee: object) -> bool:
-    """Whether this is a TorchScript function, module, or method of such a module."""
+def why_compiled(callee: object) -> str:
+    """The reason to refuse compiled code: TorchScript, AOTInductor's package, or a method of one; "" for other code."""
     owner = callee.__self__ if isinstance(callee, MethodType) else callee
-    return isinstance(owner, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.ScriptMethod)
+    if isinstance(owner, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.ScriptMethod):
+        return TORCHSCRIPT
+    return PACKAGE if type(owner).__name__ == "AOTICompiledModel" else ""
 
 
 def python_function(callee: Any) -> FunctionType | None:

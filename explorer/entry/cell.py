@@ -24,7 +24,7 @@ from torch import nn
 from compiler.calls.call import without_output
 from compiler.record.plain_text import did_you_mean
 from explorer.entry.choice import Choice, copy_tree, mark_calls, with_choice
-from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank, torch_compile_line, value_of
+from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank, root_name, torch_compile_line, value_of
 from explorer.entry.ranks import RandomStates
 from explorer.entry.tracebacks import show_below
 
@@ -72,6 +72,13 @@ class Cell:
         """Whether a call's callee exists already and can be compiled."""
         value = None if site.callee is None else value_of(site.callee, self.namespace)
         return value is not None and rank(value) is not Rank.NOTHING
+
+    def known_callee(self, site: Site) -> Any:
+        """A call's callee that can be compiled; None if the cell first binds its name, so that it may be another."""
+        is_bound = any(each.statement < site.statement for each in self._bindings.get(root_name(site.callee), ()))
+        if site.callee is None or is_bound or not self.can_compile(site):
+            return None
+        return value_of(site.callee, self.namespace)
 
     def choice(self, compile_one: CompileOne) -> Choice:
         """A `Choice` for one run of the cell; `compile_one` returns the replacement for a callable."""

@@ -62,12 +62,12 @@ def explore_call(
     # These import torch, which `tcompile.load` and the command line's `show` do not need.
     from compiler import engine
     from compiler.distributed.group import simulate_asked
-    from explorer.entry.callee import is_torchscript, named_refusal
+    from explorer.entry.callee import ORIGINALS, named_refusal
 
     why_not = named_refusal(fn)
     if why_not:
         name = getattr(fn, "__qualname__", type(fn).__name__)
-        hint = ". Explore the original model or function" if is_torchscript(fn) else ""
+        hint = f"; {ORIGINALS[why_not]}" if why_not in ORIGINALS else ""
         raise TypeError(f"{name} can't be explored: it {why_not}{hint}")
     calls = _tuples(args, calls)
     if checked.ranks:

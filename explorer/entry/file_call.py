@@ -120,12 +120,12 @@ def explore_file(args: argparse.Namespace, options: dict[str, Any]) -> Run | Non
 
 def unless_it_raises(args: argparse.Namespace, run: Callable[[], Result]) -> Result | None:
     """What `run` returns. If the user's code raises in it, print its traceback and return None."""
-    from explorer.entry.user_code import UserError
+    from explorer.entry.user_code import UserError, print_error
 
     try:
         return run()
     except UserError as error:
-        traceback.print_exception(type(error.cause), error.cause, error.trace)
+        print_error(error)
         args.failed = True
         return None
 
@@ -135,7 +135,7 @@ def explore_strictly(args: argparse.Namespace, options: dict[str, Any]) -> Run |
 
     Raises UsageError if the code needs a GPU or a module that is not here, or asks for input. No bytecode is written.
     """
-    from explorer.entry.user_code import UserError
+    from explorer.entry.user_code import UserError, print_error
 
     def explore() -> Run | None:
         try:
@@ -143,7 +143,7 @@ def explore_strictly(args: argparse.Namespace, options: dict[str, Any]) -> Run |
         except UserError as error:
             if missing := what_is_missing(error):
                 raise UsageError(f"{args.code} {missing}") from None
-            traceback.print_exception(type(error.cause), error.cause, error.trace)
+            print_error(error)
             args.failed = True
             return None
 
@@ -246,9 +246,21 @@ def _explore_ranks(args: argparse.Namespace, options: Options) -> Run:
 
 
 def parse_asked(args: argparse.Namespace) -> dict[str, Any]:
-    """The given options, checked before the user's file runs. Raises OptionError."""
+    """The given options, checked before the explored file runs. Raises OptionError, LoadError, UsageError."""
     from compiler.option_checks import parse_options
 
     asked = asked_options(args)
+    if ":" in (args.backend or ""):
+        asked["backend"] = _load_backend(args.backend)
     parse_options(**asked)
     return asked
+
+
+def _load_backend(name: str) -> Callable[..., Any]:
+    """The function that is a backend, by its `path.py:name`. Raises LoadError, and UsageError if its file raises."""
+    from explorer.entry import user_code
+
+    try:
+        return user_code.load(name)[0]
+    except user_code.UserError as error:
+        raise UsageError(f"--backend {name} raises {type(error.cause).__name__}: {error.cause}") from error.cause

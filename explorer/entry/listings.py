@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Mapping
 from typing import Any
 
 from compiler.capture.sources import is_installed
 from explorer.entry.cell import Cell
-from explorer.entry.look_ahead import value_of
 from explorer.teach.listing import Listing
 
 
-def listing_of(cell: Cell, names: Mapping[str, Any]) -> Listing:
+def listing_of(cell: Cell) -> Listing:
     """The code that a learner is asked about.
 
     This is the cell, without the line of its magic. If the cell only calls a function or model that exists already, it
@@ -22,11 +20,8 @@ def listing_of(cell: Cell, names: Mapping[str, Any]) -> Listing:
     own = Listing(cell.source, _first_line(cell.source))
     if own.computing:
         return own
-    for site in cell.sites:
-        found = None if site.callee is None or not cell.can_compile(site) else _definition(value_of(site.callee, names))
-        if found is not None:
-            return found
-    return own
+    known = (callee for site in cell.sites if (callee := cell.known_callee(site)) is not None)
+    return next(filter(None, map(_definition, known)), own)
 
 
 def _first_line(source: str) -> int:

@@ -102,16 +102,13 @@ class LookAhead:
 
     def _expected_rank(self, site: Site, now: int) -> tuple[Rank, object]:
         """The expected rank of a later site's callee, and the callee itself if it exists already, else None."""
-        if site.callee is None:
+        root = root_name(site.callee)
+        if site.callee is None or not root:
             return Rank.NOTHING, None
-        root: ast.expr = site.callee
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if not isinstance(root, ast.Name):
-            return Rank.NOTHING, None
-        pending = [each for each in self._bindings.get(root.id, ()) if now <= each.statement < site.statement]
+        pending = [each for each in self._bindings.get(root, ()) if now <= each.statement < site.statement]
         if pending:
-            return (self._rank_of_result(pending[-1].value) if root is site.callee else Rank.NOTHING), None
+            is_name = isinstance(site.callee, ast.Name)
+            return (self._rank_of_result(pending[-1].value) if is_name else Rank.NOTHING), None
         value = value_of(site.callee, self.namespace)
         return (Rank.NOTHING if value is None else rank(value)), value
 
@@ -130,6 +127,13 @@ class LookAhead:
         return (
             self._rank_of_result(expression.func.value) if isinstance(expression.func, ast.Attribute) else Rank.NOTHING
         )
+
+
+def root_name(node: ast.expr | None) -> str:
+    """The variable in a name or attribute: `model` in `model.encoder`. "" for other expressions."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:

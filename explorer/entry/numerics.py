@@ -52,5 +52,5 @@ def _settings(record: Record, seed: int, asked: dict[str, Any]) -> dict[str, str
     where = record.environment
     facts = {name: str(getattr(where, name)) for name in where.__dataclass_fields__ if name != "tcompile"}
     return facts | {"seed": str(seed), "values of": "compiled code" if asked else "eager mode"} | {
-        name: str(value) for name, value in asked.items()
+        name: str(getattr(record.options, name)) for name in asked
     }  # fmt: skip

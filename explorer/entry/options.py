@@ -35,7 +35,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--backend": {
         "type": strip_quotes,
-        "help": "A backend of torch.compile, or the name of a function that is one; default: inductor.",
+        "help": "A backend of torch.compile, or a function that is one: its name in a notebook, FILE.py:NAME on the "
+                "command line; default: inductor.",
     },
     "--vs": {
         "type": strip_quotes, "metavar": "BACKEND",

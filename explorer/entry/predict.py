@@ -125,7 +125,7 @@ class PredictMagics(Magics):
             questions = questions_of(args.ask)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        listing = listing_of(parsed, self.shell.user_ns)
+        listing = listing_of(parsed)
         sheet = Sheet(args.title, listing, questions, shows_code=not parsed.source.endswith(listing.text))
         key = args.title or f"cell {hashlib.sha256(f'{args.ask}{cell}'.encode()).hexdigest()[:12]}"
         asked = _AskedCell(self.shell, self._exploring, explored, parsed)

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import linecache
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -14,8 +15,10 @@ from typing import Any
 
 from torch import nn
 
+from compiler.capture.sources import is_installed
 from compiler.record.plain_text import did_you_mean, pluralize
 from compiler.torch_api.fx import SourceFrame
+from explorer.entry.callee import OWN_FOLDERS
 
 
 class LoadError(ValueError):
@@ -206,16 +209,40 @@ class ProgramEndError(Exception):
 
 
 def run_user_code(path: Path, call: Callable[[], Any]) -> Any:
-    """Run `call`; convert its exception, also SystemExit, to UserError, with the traceback from the user's file on."""
+    """Run `call`; convert its exception, also SystemExit, to UserError."""
     try:
         return call()
     except SystemExit as error:
-        words = 'a script\'s last lines belong behind `if __name__ == "__main__":`'
-        ended = ProgramEndError(f"the code ended the program by SystemExit({error.code!r}); {words}")
-        raise UserError(ended, _from_file(error.__traceback__, path)) from error
+        raise UserError(ProgramEndError(_end_words(error, path)).with_traceback(error.__traceback__), None) from error
     except Exception as error:
         unread = isinstance(error, SyntaxError) and error.filename == str(path.resolve())
         raise UserError(error, None if unread else _from_file(error.__traceback__, path)) from error
+
+
+def print_error(error: UserError) -> None:
+    """Print the traceback of the user's code, or only the message if the code ended the program."""
+    if isinstance(error.cause, ProgramEndError):
+        sys.stderr.write(f"{error.cause}\n")
+    else:
+        traceback.print_exception(type(error.cause), error.cause, error.trace)
+
+
+def _end_words(error: SystemExit, path: Path) -> str:
+    """Where the user's code ended the program, and what to do: while a file was imported, or in the call."""
+    own = tuple(f"{folder}/" for folder in OWN_FOLDERS)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not is_installed(frame.filename) and not frame.filename.startswith(own)
+    ]
+    imported = [frame for frame in frames if frame.name == "<module>"]
+    found = (imported or frames)[-1:]
+    place = f"{Path(found[0].filename).name}:{found[0].lineno}" if found else path.name
+    if imported:
+        words = 'when imported: a script\'s last lines belong behind `if __name__ == "__main__":`'
+    else:
+        words = "in the call: explore a call that returns"
+    return f"{place} ended the program by SystemExit({error.code!r}) {words}"
 
 
 def _from_file(trace: TracebackType | None, path: Path) -> TracebackType | None:

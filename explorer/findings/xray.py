@@ -180,11 +180,14 @@ def _break_words(before: ProgramCost, after: ProgramCost) -> str:
 
 
 def cost_words(before: ProgramCost, after: ProgramCost) -> str:
-    """Format the numbers that change: `5 graphs become 1, 4 breaks become 0, 90 operations become 92`."""
-    names = ("graphs", "breaks", "kernels", "launches", "operations", "guards")
-    pairs = [(name, getattr(before, name), getattr(after, name)) for name in names]
+    """Format the numbers that change: `5 graphs become 1, 1 break becomes 0, 90 operations become 92`."""
+    nouns = {"graphs": "graph", "breaks": "break", "kernels": "kernel", "launches": "launch",
+             "operations": "operation", "guards": "guard"}  # fmt: skip
+    numbers = [(nouns[name], name, getattr(before, name), getattr(after, name)) for name in nouns]
     changes = [
-        f"{mine:,} {name} become {its:,}" for name, mine, its in pairs if mine != its and None not in (mine, its)
+        f"{pluralize(mine, noun, name)} {'becomes' if mine == 1 else 'become'} {its:,}"
+        for noun, name, mine, its in numbers
+        if mine != its and None not in (mine, its)
     ]
     if before.milliseconds is not None and after.milliseconds is not None:
         changes.append(f"{before.milliseconds:.3g} ms become {after.milliseconds:.3g} ms")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 import pandas as pd
@@ -39,7 +40,7 @@ def changed_guards(before: Record, after: Record) -> pd.DataFrame:
     """One row per guard on only one side, in words; `internal` guards check internals of modules and torch."""
     rows = [
         (change, guard.argument, _guard_words(guard), place_text(guard.file, guard.line), guard.internal)
-        for change, guard in _changes(_unique_guards(before.guards), _unique_guards(after.guards), _guard_words)
+        for change, guard in _changes(before.guards, after.guards, _guard_words)
     ]
     return _table(rows, ("change", "argument", "words", "where", "internal"))
 
@@ -77,9 +78,9 @@ def graph_counts(record: Record) -> tuple[int, ...]:
 def change_lines(before: Record, after: Record, names: tuple[str, str]) -> list[str]:
     """The differences as lines of text; empty if the captures are the same."""
     lines = [*_graph_lines(before, after, names)]
-    lines += _fact_lines("graph break", before.breaks, after.breaks, _break_key, _break_line)
-    lines += _fact_lines("recompilation", before.recompiles, after.recompiles, _recompile_key, recompile_reason)
-    lines += _fact_lines("guard", _own(before), _own(after), _guard_words, _guard_words)
+    lines += _fact_lines("graph breaks", before.breaks, after.breaks, _break_key, _break_line)
+    lines += _fact_lines("recompilations", before.recompiles, after.recompiles, _recompile_key, recompile_reason)
+    lines += _fact_lines("guards of all compilations", _own(before), _own(after), _guard_words, _guard_words)
     return lines
 
 
@@ -106,11 +107,12 @@ def _fact_lines(
     if not changes:
         return
     gone = sum(change == GONE for change, _ in changes)
-    yield f"{name}s: {len(before)} -> {len(after)}, {gone} gone, {len(changes) - gone} new"
-    for change, fact in changes[:FACTS_SHOWN]:
-        yield f"  {'-' if change == GONE else '+'} {clip(told(fact), 110)}"
-    if len(changes) > FACTS_SHOWN:
-        yield f"  … and {pluralize(len(changes) - FACTS_SHOWN, 'change')} more"
+    yield f"{name}: {len(before)} -> {len(after)}, {gone} gone, {len(changes) - gone} new"
+    lines = Counter(f"  {'-' if change == GONE else '+'} {clip(told(fact), 110)}" for change, fact in changes)
+    for line, number in islice(lines.items(), FACTS_SHOWN):
+        yield f"{line}  ({number} times)" if number > 1 else line
+    if left := sum(islice(lines.values(), FACTS_SHOWN, None)):
+        yield f"  … and {pluralize(left, 'change')} more"
 
 
 def _changes(
@@ -148,13 +150,8 @@ def _guard_words(guard: Guard) -> str:
     return one_line(guard.words or " and ".join(guard.code))
 
 
-def _unique_guards(guards: Iterable[Guard]) -> list[Guard]:
-    """The guards without duplicates from different graphs."""
-    return list({_guard_words(guard): guard for guard in guards}.values())
-
-
 def _own(record: Record) -> list[Guard]:
-    return _unique_guards(guard for guard in record.guards if not guard.internal)
+    return [guard for guard in record.guards if not guard.internal]
 
 
 def _lines_of_graphs(record: Record) -> dict[str, Counter[str]]:

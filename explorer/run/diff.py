@@ -208,7 +208,7 @@ class RunDiff:
 
     @property
     def guards(self) -> pd.DataFrame:
-        """One row per guard that is gone or new, in words. A guard of several graphs counts once."""
+        """One row per guard that is gone or new, in words. A guard of several compilations counts in each."""
         return capture_diff.changed_guards(self.before, self.after)
 
     @property

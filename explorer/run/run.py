@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -98,7 +98,7 @@ class Run(RecordHolder):
 
         Compiles kernels if the stage needs it, and traces graphs for `decomposed`. Raises KeyError.
         """
-        key = stage_key(name)
+        key = stage_key(str(name))
         stage = key.partition("[")[0]
         if reason := reason_absent(self.record, key):
             raise KeyError(reason)
@@ -109,6 +109,15 @@ class Run(RecordHolder):
         if stage == "memory":
             self._with_eager_memory()
         return self._shown[key]
+
+    def __iter__(self) -> Iterator[Any]:  # a chain rule yields its steps
+        """The names of the stages that the run has so far; `run[name]` may make others."""
+        return iter(dict.fromkeys(artifact.stage for artifact in self._shown.artifacts))
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the run has this stage or artifact so far, by the names that `run[name]` takes."""
+        key = stage_key(str(name))
+        return any(key in (artifact.id, artifact.stage) for artifact in self._shown.artifacts)
 
     def _ipython_key_completions_(self) -> list[str]:
         artifacts = self._shown.artifacts

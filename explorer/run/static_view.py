@@ -28,7 +28,7 @@ from explorer.render.static import ROWS, document_html
 from explorer.run import tables, text
 from explorer.run.text import stages_table
 
-BUDGET = 170_000
+BUDGET = 165_000
 """Maximum characters of stage text in one static view, shared by the artifacts."""
 
 TEXT_MOST, TEXT_LEAST = 7_000, 1_500

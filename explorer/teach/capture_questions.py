@@ -77,7 +77,8 @@ class Breaks(Question):
         for line in sorted(given - compared.found):
             yield Explanation(f"line {line} does not break: it is traced, or never reached", "captured")
         if not ordered:
-            yield Explanation("nothing breaks: the whole function is one graph", "captured")
+            whole = "the whole function is one graph" if compared.record.of_stage("captured") else "there is no graph"
+            yield Explanation(f"nothing breaks: {whole}", "captured")
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,18 @@ def test_source_without_a_file_links_to_its_definition(tmp_path: Path, name: str
     assert set(lines) == {line or "return x.relu()"}
 
 
+def test_a_function_of_a_file_is_a_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "own.py"
+    script.write_text("def plain(graph, inputs):\n    return graph.forward\n\n\ndef f(x):\n    return x.sin()\n")
+    words = ["explore", f"{script}:f", "--input", "ones(2)", "--backend"]
+    assert cli.main([*words, f"{script}:plain"]) == 0
+    assert "backend=own.plain" in capsys.readouterr().out
+    script.with_name("broken.py").write_text("1 / 0\n")
+    for name, why in (("own.py:other", "has no 'other'"), ("broken.py:f", "raises ZeroDivisionError")):
+        assert cli.main([*words, str(tmp_path / name)]) == 2
+        assert why in capsys.readouterr().err
+
+
 def test_inputs_by_position_and_by_name(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["explore", f"{models}:scaled", "--input", "ones(4)", "--input", "2.5", "--input", "flip=True"]
     assert cli.main(argv) == 0

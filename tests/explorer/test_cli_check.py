@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +17,11 @@ import jsonschema
 import pytest
 import torch
 
+import tcompile
+from compiler.capture import sources
 from explorer import cli
 from explorer.budget.compare import Change, Report
+from explorer.budget.metrics import metrics_of
 from explorer.budget.reports import report_text
 from explorer.run.answers import read_page
 from tcompile.pytest_plugin import TcompileBudget
@@ -145,6 +150,31 @@ def test_regression_is_reported_at_its_line(folder: Path, capsys: pytest.Capture
     assert Path("p.html").stat().st_size > 10_000
 
 
+def test_only_files_of_the_user_are_annotated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("wide.py").write_text("from torch import nn\n\nmodel = nn.Sequential(nn.Linear(8, 8), nn.Dropout())\n")
+    words = ["wide.py:model", "--input", "rand(8, 8)", "--stages", "captured", "--all-code", "--github"]
+    assert cli.main(["check", *words, "--at-most", "guards=0", "--sarif", "s.sarif"]) == 1
+    shown = capsys.readouterr().out
+    assert "nn/modules/" in shown.partition("::")[0]
+    assert set(re.findall(r"file=(.*?),", shown)) <= {"wide.py"}
+    results = json.loads(Path("s.sarif").read_text())["runs"][0]["results"]
+    places = [each["physicalLocation"]["artifactLocation"]["uri"] for item in results for each in item["locations"]]
+    assert set(places) == {"wide.py"}
+
+
+def test_a_place_in_a_package_is_moved_to_the_users_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages, own = tmp_path / "site-packages", tmp_path / "own_code.py"
+    packages.mkdir()
+    (packages / "packed.py").write_text("import torch\n\n\ndef shown(x):\n    print()\n    return x.sin().tolist()\n")
+    own.write_text("import packed\n\n\ndef f(x):\n    return packed.shown(x + 1)\n")
+    monkeypatch.setattr(sources, "_installed_roots", lambda: (str(packages),))
+    for path in (packages, tmp_path):
+        monkeypatch.syspath_prepend(path)
+    record = tcompile.explore(importlib.import_module("own_code").f, torch.ones(2), stages=("captured",)).record
+    found = {metric.name: metric for metric in metrics_of(record, all_code=True)}
+    assert {(place.file, place.line) for place in found["breaks"].places} == {("own_code.py", 5)}
+
+
 @pytest.mark.parametrize(("after", "shown"), [(4401.0, "4,400 B  4,401 B  4,400 B"), (8192.0, "4.3 KiB  8.0 KiB")])
 def test_bytes_are_exact_where_rounding_hides_a_difference(after: float, shown: str) -> None:
     change = Change("saved_bytes", "regressed", 4400.0, after, 4400.0, "bytes")
@@ -186,12 +216,14 @@ def test_checks_that_are_not_possible_write_nothing(folder: Path, capsys: pytest
             ["gpu.py:model", "--input", "rand(4)"],
             ["asks.py:f", "--input", "rand(4)"],
             [*WORDS, "--at-most", "kernel=3"],
+            [*WORDS, "--at-most", "kernels=-1"],
             [*WORDS, "--update"],
         )
     ]
     said = ("no baseline", "made with torch 2.11.0", "is no baseline", "is not overwritten", "has no slow",
             "other arguments",
-            "needs a GPU", "asks for input (asks.py:2)", "did you mean 'kernels'", "--baseline PATH")  # fmt: skip
+            "needs a GPU", "asks for input (asks.py:2)", "did you mean 'kernels'", "from 0 on",
+            "--baseline PATH")  # fmt: skip
     assert [words for words, error in zip(said, errors, strict=True) if words not in error] == []
     assert "needs a GPU" in wrong(capsys, "repro", "gpu.py:model", "--input", "rand(4)")
     assert sorted(Path().iterdir()) == before
@@ -237,11 +269,20 @@ def broken(x: torch.Tensor) -> torch.Tensor:
     return x.relu()
 
 
-@pytest.mark.parametrize("code", ["def f(x):\n    return x + 1\n\nsys.exit(0)\n", "def f(x):\n    sys.exit(0)\n"])
-def test_code_that_ends_the_program_is_no_pass(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("code", "where", "advice"),
+    [
+        ("def f(x):\n    return x + 1\n\nsys.exit(0)\n", "script.py:6", "when imported: a script's last lines belong"),
+        ("def f(x):\n    return x\n\ndef main():\n    sys.exit(0)\n\nmain()\n", "script.py:9", "when imported: a"),
+        ("def f(x):\n    sys.exit(0)\n", "script.py:4", "in the call: explore a call that returns"),
+    ],
+)
+def test_code_that_ends_the_program_is_no_pass(
+    code: str, where: str, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "script.py"
     path.write_text(f"import sys\n\n{code}")
     assert cli.main(["check", f"{path}:f", "--input", "rand(4)", "--at-most", "breaks=0"]) == 1
     shown = capsys.readouterr().err
-    assert "the code ended the program by SystemExit(0)" in shown
-    assert "script.py" in shown
+    assert f"{where} ended the program by SystemExit(0) {advice}" in shown
+    assert "Traceback" not in shown

@@ -63,6 +63,15 @@ def test_diagnosis_is_json_alone_and_its_patch_applies(model: Path, capsys: pyte
     assert "x.sum().detach()" in model.read_text()
 
 
+def test_patch_of_a_diagnosis_is_in_the_encoding_of_the_file(model: Path) -> None:
+    code = CODE.replace("# scale", "# échelle")
+    model.write_bytes(f"# -*- coding: latin-1 -*-\n{code}".encode("latin-1"))
+    assert cli.main(["diagnose", "model.py:f", "--call", "rand(4)", "--backend", "eager", "--patch", "fix.patch"]) == 0
+    assert "é".encode("latin-1") in Path("fix.patch").read_bytes()
+    subprocess.run(["git", "apply", "fix.patch"], check=True, cwd=model.parent)
+    assert "x.sum().detach()  # échelle" in model.read_bytes().decode("latin-1")
+
+
 def test_write_changes_the_file_and_keeps_a_backup(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (model.parent / "model.py.orig").write_text("an older one")
     assert x_ray("--write", "--yes") == 0

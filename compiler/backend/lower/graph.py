@@ -17,7 +17,7 @@ from compiler.backend.ir.index import Symbol
 from compiler.backend.ir.scalar import DTYPES
 from compiler.backend.lower.higher_order import reason_for_call
 from compiler.backend.lower.indexing import INDEXING
-from compiler.backend.lower.library_calls import LIBRARY, LIBRARY_CALLS
+from compiler.backend.lower.library_calls import CUSTOM, LIBRARY, LIBRARY_CALLS
 from compiler.backend.lower.pointwise import POINTWISE, element, scalar
 from compiler.backend.lower.reductions import REDUCTIONS
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, index_of
@@ -211,7 +211,8 @@ class _Walk:
         rule = RULES.get(name)
         if rule is None:
             subgraphs = [source.name for source in node.all_input_nodes if fx.body_at(self.module, source) is not None]
-            raise NoRuleError(reason_for_call(node, name, subgraphs) if subgraphs else LIBRARY)
+            alone = CUSTOM if fx.is_own_operator(node) else LIBRARY
+            raise NoRuleError(reason_for_call(node, name, subgraphs) if subgraphs else alone)
         args = [self.rule_argument(arg) for arg in node.args]
         named = {key: self.rule_argument(arg) for key, arg in node.kwargs.items()}
         made = {str(meta.device) for meta in leaves(fx.value_of(node)) if isinstance(meta, torch.Tensor)}

@@ -27,7 +27,9 @@ from compiler.backend.lower.views import VIEWS
 from compiler.torch_api.fx import value_of
 
 LIBRARY = "PyTorch's own kernel"
-"""Reason for an extern call."""
+"""Reason for an extern call of an operator of PyTorch."""
+CUSTOM = "a custom operator's own code"
+"""Reason for an extern call of another library's operator, or of the user's."""
 WIDTH = 16
 """Bytes of one aligned load."""
 RATE, BANDWIDTH = 600e12, 4e12

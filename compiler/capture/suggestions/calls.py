@@ -220,6 +220,13 @@ RULES: tuple[Rule, ...] = (
         kinds=("Attempted to call function marked as skipped",),
     ),
     Rule(
+        "{code} runs a package of AOTInductor, which is already compiled: torch does not read into it.",
+        "Leave it so: the package runs as it is, between two graphs. Or compile the model that it was made from, here.",
+        OPERATOR,
+        kinds=("Attempted to inline function marked as skipped",),
+        context=r"AOTICompiledModel",
+    ),
+    Rule(
         "{code} leads to code that torch was told not to read.",
         BEFORE,
         OPERATOR,

@@ -23,6 +23,10 @@ _FUNCTIONS_OF_NUMBERS = (
 _TUPLES = ("size", "stride", "tolist", "split", "chunk", "unbind", "keys", "values", "items")
 
 
+IS_OF_TENSOR = re.compile(r"in __torch_function__\)")
+"""In the message of a data-dependent error of torch.export: Python asked a tensor, and not a number taken from one."""
+
+
 def put_code(case: Case, old: ast.expr | ast.stmt, new: str) -> Lines:
     return old.lineno, old.end_lineno or old.lineno, case.lines_with(old, new)
 
@@ -59,6 +63,20 @@ def without_call(case: Case) -> Lines | None:
             | ast.Call(func=ast.Name(id="float"), args=[tensor], keywords=[])
         ) if not needs_python(case) and not needs_number(case):
             return put_code(case, case.node, _as_number(case, tensor))
+    return None
+
+
+def converted_in_graph(case: Case) -> Lines | None:
+    """Rewrite `int(y.item())`, and `int(y)` of a tensor, as `y.long().item()`; `float` is `y.double().item()`."""
+    match case.node:
+        case ast.Call(func=ast.Name(id="int" | "float" as name), args=[number], keywords=[]):
+            match number:
+                case ast.Call(func=ast.Attribute(value=tensor, attr="item"), args=[]):
+                    pass
+                case tensor if not IS_OF_TENSOR.search(case.context):
+                    return None
+            converted = {"int": "long", "float": "double"}[name]
+            return put_code(case, case.node, f"{in_parentheses(case, tensor)}.{converted}().item()")
     return None
 
 

@@ -32,6 +32,10 @@ EVERY_ITERATION = (
     "and dtype, and may not fail."
 )
 LOOP_OVER_ALL = "Loop over all that there could be, and leave out what is not wanted with torch.where"
+UNKNOWN = tuple(
+    f"Could not {what} data-dependent expression" for what in ("guard on", "extract specialized integer from")
+)
+"""Errors of torch.export where Python asks for a number that the graph holds as a symbol."""
 DYNAMIC_SHAPE = ("Dynamic shape operator", "Dynamic shape operator (no meta kernel)")
 
 
@@ -121,7 +125,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "{code} picks by the number in a tensor, which is not known until the graph runs.",
         "Make a tensor of the list, before, and pick with table.index_select(0, index.unsqueeze(0)).",
-        kinds=ITEM,
+        kinds=(*ITEM, *UNKNOWN),
         when=uses.is_index,
     ),
     Rule(
@@ -329,6 +333,29 @@ RULES: tuple[Rule, ...] = (
         _NO_SKIP,
         "State what is true of it with torch._check(condition); or stay in tensors: torch.where, torch.cond.",
         kinds=("UserError",),
+    ),
+    Rule(
+        "{code} converts a number that is not known until the graph runs.",
+        Change(
+            "Convert the tensor, and take the number from it, which the graph holds as a symbol: "
+            "tensor.long().item() for an int, tensor.double().item() for a float.",
+            rewrites.converted_in_graph,
+            caveat="Where Python then asks for the number (an `if`, a loop, an index), export stops again.",
+        ),
+        kinds=UNKNOWN,
+        calls=r"int|float",
+    ),
+    Rule(
+        "{code} repeats as often as a number says that is not known until the graph runs.",
+        f"{LOOP_OVER_ALL}; or use torch.while_loop, with the number left a tensor (without .item()).",
+        kinds=UNKNOWN,
+        when=uses.is_looped,
+    ),
+    Rule(
+        "{code} asks for a number that is not known until the graph runs.",
+        "If it always holds, state it before, of the same Python number: torch._check(condition).",
+        "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
+        kinds=UNKNOWN,
     ),
     Rule(
         "{code} slices by a tensor, whose number is not known until the graph runs.",

@@ -35,7 +35,7 @@ class Counts:
     """Operations (or kernels), other nodes, launches, and bytes of a state; None if unknown.
 
     `launches` is exact for kernels, else a lower bound: each operation runs by itself; views and scalars run nothing.
-    `moved` are bytes read and written by operations, `saved` are bytes kept for backward, without inputs.
+    `moved` are bytes read and written by operations, `saved` are bytes kept for backward, without leaves.
     """
 
     ops: int

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from compiler.autograd.saved import memory_kept
 from compiler.record import Artifact, Entity, Record
 from compiler.record.plain_text import pluralize, size_text
 from explorer.findings.morph.origins import Linker
@@ -20,6 +21,9 @@ _DATA_KINDS: Mapping[str, Kind] = {"accumulate": "leaf", "outer": "leaf", "stop"
 _TENSORS = frozenset({"shape", "outputs", "moves"})
 """Attributes of entities that compute tensors."""
 _MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot"})
+
+
+SAVED_BYTES = "Bytes saved for backward include inputs, but not leaves (parameters)."
 
 
 class MorphError(ValueError):
@@ -57,6 +61,13 @@ class _Reader:
         self.entities = {entity.id: entity for entity in record.entities()}
         captured = {entity.id for each in self._graphs("captured") for entity in each.entities}
         self.linker = Linker(self.entities, captured)
+        self.made_outside = {
+            origin
+            for each in self._graphs("autograd")
+            for entity in each.entities
+            if entity.kind == "outer"
+            for origin in entity.origins
+        }
         self.sources, self.saved = input_sources(record), saved_tensors(record)
 
     def states(self) -> tuple[State, ...]:
@@ -95,15 +106,14 @@ class _Reader:
         if not graphs:
             return self._captured_state()
         nodes = self._nodes(graphs, lambda _: "both")
-        words = "Autograd's graph: eager mode ran each operation, and kept a node for its gradient."
+        words = f"Autograd's graph: eager mode ran each operation, and kept a node for its gradient. {SAVED_BYTES}"
         return State("eager", words, nodes, self._edges(graphs), self._eager_counts(graphs, nodes))
 
     def _eager_counts(self, graphs: Sequence[Artifact], nodes: Sequence[Node]) -> Counts:
         mine = {entity.id for each in graphs for entity in each.entities}
         facts = [each for each in self.record.autograd_saved if each.node in mine]
-        kept = {each.storage: each.storage_bytes for each in facts if each.storage and not each.free}
         ops, data = _sizes(nodes)
-        return Counts(ops, data, sum(node.kind == "op" for node in nodes), None, sum(kept.values()))
+        return Counts(ops, data, sum(node.kind == "op" for node in nodes), None, memory_kept(facts))
 
     def _captured_state(self) -> State | None:
         graphs = self._graphs("captured")
@@ -141,11 +151,12 @@ class _Reader:
         crossing = tuple(pair for pair in self.saved.items() if ids.issuperset(pair))
         counts = self._counts(graphs, nodes)
         if any(each.half == "backward" for each in graphs):
-            counts = replace(counts, saved=self._saved_bytes(nodes, crossing))
+            counts = replace(counts, saved=self._saved_bytes(maker for maker, _ in crossing))
             words = f"The partitioner cuts it in two: forward saves {_count_saved(nodes)} for backward."
             again = self._count_recomputed(nodes, before) if before else 0
             if again:
                 words += f" Backward computes {pluralize(again, 'operation')} again, so as to save less."
+            words += f" {SAVED_BYTES}"
         else:
             words = "No gradient is needed, so there is one graph of ATen operations, and nothing to cut."
         return State("cut", words, nodes, (*self._edges(graphs), *crossing), counts)
@@ -313,13 +324,25 @@ class _Reader:
                 moved += read + (_bytes(entity) or parts[name])
         return Counts(ops, data, len(working), moved)
 
-    def _saved_bytes(self, nodes: Sequence[Node], crossing: Iterable[Edge]) -> int | None:
-        """Bytes of the saved tensors without inputs, whose memory is held anyway; None if a size is a symbol."""
-        by_id = {node.id: node for node in nodes}
-        kept = [place for maker, place in crossing if by_id[maker].kind != "input"]
-        return (
-            None if any(_is_symbolic(self.entities[name]) for name in kept) else sum(by_id[name].bytes for name in kept)
-        )
+    def _saved_bytes(self, saved: Iterable[str]) -> int | None:
+        """Bytes of memory that saved tensors keep, each once, without that of leaves; None if a size is a symbol."""
+        owners = [self.entities[name] for name in dict.fromkeys(map(self._owner, saved))]
+        kept = [owner for owner in owners if not self._is_leaf(owner)]
+        return None if any(map(_is_symbolic, kept)) else sum(map(_bytes, kept))
+
+    def _owner(self, name: str) -> str:
+        """The tensor whose memory a tensor shares, through views; itself if it has its own."""
+        while moves_no_data(self.entities[name]):
+            source = self.entities[name].inputs[0]
+            if "shape" not in self.entities[source].attrs:  # one of several results
+                break
+            name = source
+        return name
+
+    def _is_leaf(self, entity: Entity) -> bool:
+        """Whether a tensor is an input that gets a gradient, and was not computed outside of the graph."""
+        inputs = self.linker.nearest(entity.id, self.linker.captured)
+        return bool(entity.attrs.get("requires_grad")) and self.made_outside.isdisjoint(inputs)
 
 
 def _kind_of(entity: Entity) -> Kind:

@@ -170,6 +170,14 @@ def test_too_small_graph_is_reported(mlp: Record, matmuls: Record) -> None:
     assert "too-small" not in found(timed(mlp, compiled(1e-3, gpu=0.5e-3)))  # it was measured
 
 
+def test_a_decomposed_operator_is_one_in_eager_mode() -> None:
+    record = explore(lambda x: (x.relu() + 1).softmax(-1), calls=[(torch.ones(size, 4),) for size in (2, 3)]).record
+    assert Reading(record).eager_operators == 3  # of the first call alone
+    x = torch.ones(2, 4, requires_grad=True)
+    assert Reading(recorded(lambda x: (x.relu() + 1).softmax(-1), x)).eager_operators == 5
+    assert Reading(recorded(nn.Linear(4, 4), x)).eager_operators == 4  # two products and a sum in the backward
+
+
 # Kernels
 
 

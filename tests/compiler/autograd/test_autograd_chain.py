@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -149,6 +150,26 @@ def test_matrices_and_vectors_have_vector_jacobian_products() -> None:
     assert torch.equal(torch.tensor(departure.jacobian.numbers, dtype=torch.float64), expected.reshape(2, 6))
     exp = steps["backward", "exp"].departures[0]
     assert exp.derivative == steps["forward", "exp"].value
+
+
+@pytest.mark.parametrize("call", [torch.log, torch.sqrt, torch.reciprocal])
+def test_jacobian_of_an_elementwise_operation_is_diagonal_at_a_pole(call: Callable[[Tensor], Tensor]) -> None:
+    """0 · inf is NaN in the node's product with a unit vector, also in torch.autograd.functional.jacobian."""
+    x = torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64, requires_grad=True)
+    _, steps = chain(lambda: call(x).sum(), sys._getframe())
+    jacobian = steps["backward", call.__name__].departures[0].jacobian
+    assert jacobian is not None
+    single = [torch.autograd.grad(call(each), each)[0] for each in x.detach().requires_grad_().unbind()]
+    assert torch.equal(torch.tensor(jacobian.numbers, dtype=torch.float64), torch.diag(torch.stack(single)))
+
+
+def test_jacobian_of_a_broadcast_input_has_zeros_beside_infinite_factors() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    y = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+    _, steps = chain(lambda: torch.div(x, y).exp().sum(), sys._getframe())
+    jacobian = steps["backward", "div"].departures[0].jacobian
+    assert jacobian is not None
+    assert jacobian.numbers == ((1.0, 0.0), (0.0, math.inf), (1.0, 0.0), (0.0, 0.5))
 
 
 def test_large_tensors_show_norms_unknown_rules_say_so() -> None:

@@ -168,6 +168,22 @@ def test_operator_without_a_lowering_is_extern_with_reason() -> None:
     assert "PyTorch's own kernel" in decision.why
 
 
+@torch.library.custom_op("tcompile_stages::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@scale.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_custom_operator_is_not_called_a_kernel_of_pytorch() -> None:
+    opened = compiler.open(lambda x: scale(x.sin()), numbers(8))
+    (decision,) = [found for found in opened.graph.decisions if found.verdict == "extern"]
+    assert decision.why == "tcompile_stages.scale.default: a custom operator's own code"
+
+
 def test_fusion_refusal_has_a_reason_and_saved_bytes() -> None:
     opened = compiler.open(lambda x: (x.sum(0), x.sum(1)), numbers(8, 16))
     (refusal,) = [found for found in opened.graph.decisions if found.verdict == "refused"]

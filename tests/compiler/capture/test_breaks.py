@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
+import io
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.export.pt2_archive._package import AOTICompiledModel
+from torch.utils._pytree import tree_structure, treespec_dumps
 
 from compiler.capture.breaks import graph_break
 from compiler.capture.sources import SourceBook
@@ -139,6 +143,33 @@ def test_break_names_its_graphs_and_cost() -> None:
     assert found.nodes == (3, 3)
     assert (found.crossing, found.crossing_bytes) == (2, 4 * 4 + 4)
     assert found.outcome == "resumed"
+
+
+def test_operators_after_a_break_are_those_of_one_version() -> None:
+    code = "def f(x):\n    y = x + 1\n    print()\n    z = y.sin().cos()\n    print()\n    return z.exp()\n"
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = explore(
+            function(code), calls=[(torch.ones(size, 4),) for size in (2, 3)], options=Options(stages=("captured",))
+        ).record.breaks
+    assert [(each.frame, each.nodes) for each in found] == [
+        ("0/0", (1, 3)), ("1/0", (2, 1)), ("0/1", (1, 3)), ("1/1", (2, 1)),
+    ]  # fmt: skip
+
+
+class Loader:
+    """Stands for the loader of a package of AOTInductor, which needs a compiler of C++."""
+
+    def get_call_spec(self) -> list[str]:
+        return [treespec_dumps(tree_structure(found)) for found in (((X,), {}), X)]
+
+    def boxed_run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [inputs[0] * 3]
+
+
+def test_package_of_aotinductor_is_told_as_compiled_at_its_call() -> None:
+    found = captured("def f(x, package):\n    return package(x + 1) * 2\n", (X, AOTICompiledModel(Loader()))).breaks[0]
+    assert (found.chain[-1].code, found.line) == ("package(x + 1)", FIRST + 1)
+    assert "`package(x + 1)` runs a package of AOTInductor, which is already compiled" in found.what
 
 
 def test_data_dependent_branch_resumes_in_the_taken_branch() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +77,44 @@ def test_refused_export_has_a_card_with_its_location(strict: bool, fn: object, c
     assert card.chain[-1].function == fn.__name__
     assert card.outcome == "error"
     assert advice in card.suggestions[0].text
+
+
+def written(code: str, file: Path) -> Callable[..., torch.Tensor]:
+    file.write_text(f"import torch\ndef f(x):\n    {code}\n")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    return names["f"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("code", "advice", "edited"),
+    [
+        ("return torch.zeros(int(x.sum().item())) + x.mean()", "tensor.long().item()", ""),
+        ("return torch.zeros(int(x.sum() / 2))", "tensor.long().item()", ""),
+        ("return x * float(x.sum() + 1)", "tensor.double().item()", ""),
+        ("n = x.sum().long().item()\n    return x + 1 if n > 3 else x", "torch._check(condition)",
+         "n = x.sum().long().item()\n    torch._check(n > 3)\n    return x + 1 if n > 3 else x"),
+        ("return x + 1 if x.sum().item() > 3 else x", "torch.cond(",
+         "return torch.cond(x.sum().item() > 3, lambda x: x + 1, lambda x: x.clone(), (x,))"),
+        ("for _ in range(x.sum().long().item()):\n        x = x + 1\n    return x", "torch.while_loop, with the number",
+         "n, k = x.sum().long(), torch.zeros((), dtype=torch.int64)\n"
+         "    return torch.while_loop(lambda k, x: k < n, lambda k, x: (k + 1, x + 1), (k, x))[1]"),
+        ("return [1, 2, 3, 4, 5][x.sum().long().item()] * x", "table.index_select(0, index.unsqueeze(0))",
+         "return torch.tensor([1, 2, 3, 4, 5]).index_select(0, x.sum().long().unsqueeze(0)) * x"),
+    ],
+)  # fmt: skip
+def test_advice_on_a_number_that_export_does_not_know_works(
+    strict: bool, code: str, advice: str, edited: str, tmp_path: Path
+) -> None:
+    x, fn = torch.ones(4), written(code, tmp_path / "before.py")
+    card = export_program(fn, (x,), strict=False).card
+    assert "data-dependent expression" in card.kind
+    assert "branch" not in card.what
+    assert any(advice in each.text for each in card.suggestions)
+    edit = edited or card.suggestions[0].rewrite.strip()
+    program = export_program(written(edit, tmp_path / "after.py"), (x,), strict=strict).program
+    assert torch.equal(program.module()(x), fn(x))
 
 
 def test_error_inside_a_package_is_placed_at_its_call() -> None:

@@ -103,6 +103,16 @@ def test_code_of_an_earlier_cell_is_asked_about(learner: Learner) -> None:
     assert "1 of 1 right" in text
 
 
+def test_code_of_an_earlier_function_of_the_same_name_is_not_asked_about(learner: Learner) -> None:
+    learner.run("def same(x):\n    return x @ x.T")
+    cell = "def same(x):\n    return {'a': x}\nsame(torch.zeros(2))"
+    text = learner.run(f"%%predict --ask breaks --stages captured\n{cell}", "none")
+    assert "x @ x.T" not in text
+    assert "nothing breaks: there is no graph" in text
+    text = learner.run("%%predict --ask breaks --stages captured\nsame = abs\nsame(torch.zeros(2))", "none")
+    assert "def same" not in text
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

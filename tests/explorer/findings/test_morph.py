@@ -138,6 +138,24 @@ def test_saved_values_are_on_the_cut() -> None:
     assert all((lanes[a], lanes[b]) == ("forward", "backward") for a, b in cut.edges if lanes[a] != lanes[b])
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "cut"])
+def test_saved_bytes_are_those_of_torchs_hooks(compiled: bool) -> None:
+    net, x = nn.Sequential(nn.Linear(256, 4), nn.Tanh(), nn.Linear(4, 4), nn.Sigmoid()), torch.randn(64, 256)
+    own, kept = {value.data_ptr() for value in net.parameters()}, {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    call = torch.compile(net, backend="aot_eager") if compiled else net
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = call(x)
+    state = by_key(explore(net, x, stages="autograd,joint,forward,backward").record)["cut" if compiled else "eager"]
+    assert state.counts.saved == sum(size for place, size in kept.items() if place not in own)
+    assert state.words.endswith("include inputs, but not leaves (parameters).")
+    del result
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_boxes_do_not_overlap(name: str) -> None:
     for picture in pictures_of(states_of(record_of(name))):

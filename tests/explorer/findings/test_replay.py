@@ -35,6 +35,18 @@ def test_forward_and_back_come_to_the_same_state(run: Run) -> None:
     assert replay.forward(10**6).index == len(replay) - 1
 
 
+def test_arguments_are_shown_as_read_once_they_are_read() -> None:
+    def add(x: torch.Tensor, n: int) -> torch.Tensor:
+        return torch.add(x, x * 2) + n
+
+    replay = explore(add, torch.ones(3), 5, step=True, stages="captured").replay()
+    states = [replay.at(index) for index in range(len(replay))]
+    assert states[0].locals == {"x": "not read yet: L['x']", "n": "not read yet: L['n']"}
+    assert states[-1].locals == {"x": "Tensor l_x_ float32[3]", "n": "5"}
+    (both,) = (state for state in states if state.step.opcode == "CALL")
+    assert both.stack[-2:] == ("Tensor l_x_ float32[3]", "Tensor mul float32[3]")
+
+
 def test_replay_state_is_printable(run: Run) -> None:
     text = str(run.replay().before_break(0))
     assert "stack, top first:\n  'one'" in text

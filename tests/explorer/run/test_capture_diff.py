@@ -101,6 +101,15 @@ def test_equal_runs_have_no_differences() -> None:
     assert "captured graphs" not in str(diff)
 
 
+def test_guards_of_every_compilation_count() -> None:
+    diff = explored(rewritten).diff(explored(printing))
+    counts = [sum(not guard.internal for guard in side.guards) for side in (diff.before, diff.after)]
+    assert f"guards of all compilations: {counts[0]} -> {counts[1]}, " in diff.capture
+    assert (diff.guards.change == NEW).sum() - (diff.guards.change == GONE).sum() == (
+        len(diff.after.guards) - len(diff.before.guards)
+    )
+
+
 def test_fixed_recompile_and_its_guards_are_gone() -> None:
     calls = ((X, 2), (torch.ones(6), 2))
     before, after = called(*calls), called(*calls, dynamic=True)

@@ -98,6 +98,12 @@ def test_a_stage_prints_as_its_text(run: Run) -> None:
     assert run["forward[0/0]"] is run["forward"]
 
 
+def test_a_run_holds_its_stages(run: Run) -> None:
+    assert "forward" in list(run)
+    assert [name in run for name in ("Forward", "forward[0/0]", "ptx", "nonsense", 0)] == [True, True] + [False] * 3
+    assert all(str(run[name]) for name in run)
+
+
 def test_missing_stage_gives_a_reason_or_the_choices(run: Run) -> None:
     with pytest.raises(KeyError, match="this machine has no Triton"):
         run["ttir"]

@@ -11,8 +11,10 @@ import torch
 
 import tcompile
 from compiler.record import Cause, Span
+from compiler.record.xray_facts import ProgramCost
 from compiler.xray.fixes import UNTRIED
 from explorer.findings.cause_cards import cause_promises
+from explorer.findings.xray import cost_words
 from explorer.run.run import Run
 from tests.explorer.small_record import small_record, xrayed_record
 
@@ -150,3 +152,8 @@ def test_a_patch_names_the_causes_that_it_leaves() -> None:
     ):
         found = cause_promises((first, second), removed, ())
         assert [each.startswith(words) for each, words in zip(found, told, strict=True)] == [True] * len(told)
+
+
+def test_costs_are_told_in_the_singular_too() -> None:
+    before, after = ProgramCost(2, 1, 9, 3), ProgramCost(1, 0, 9, 3)
+    assert cost_words(before, after) == "2 graphs become 1, 1 break becomes 0"
