@@ -118,11 +118,15 @@ def _fact_lines(
 def _changes(
     before: Iterable[Fact], after: Iterable[Fact], key: Callable[[Fact], Hashable]
 ) -> Iterator[tuple[str, Fact]]:
-    """The facts on only one side, each with "gone" or "new". Repeated facts are compared by their counts."""
+    """The facts on only one side, each with "gone" or "new". Repeated facts are compared by their counts.
+
+    Of each side, those that the other side has too, but less often, come last.
+    """
     sides = [list(before), list(after)]
     counts = [Counter(map(key, side)) for side in sides]
-    for change, facts, extra in zip((GONE, NEW), sides, (counts[0] - counts[1], counts[1] - counts[0]), strict=True):
-        for fact in facts:
+    for change, facts, mine, others in zip((GONE, NEW), sides, counts, counts[::-1], strict=True):
+        extra = mine - others
+        for fact in sorted(facts, key=lambda fact: key(fact) in others):
             if extra[key(fact)] > 0:
                 extra[key(fact)] -= 1
                 yield change, fact

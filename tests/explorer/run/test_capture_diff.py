@@ -110,6 +110,13 @@ def test_guards_of_every_compilation_count() -> None:
     )
 
 
+def test_guards_of_one_side_alone_come_first_and_equal_lines_are_one() -> None:
+    lines = explored(printing).diff(explored(rewritten)).capture.splitlines()
+    guards = lines[next(place for place, line in enumerate(lines) if line.startswith("guards of all")) + 1 :]
+    assert guards[0].startswith("  - `y` is float32")
+    assert guards[-1] == "  - grad mode is on, autocast is off, and torch's other settings are the same  (2 times)"
+
+
 def test_fixed_recompile_and_its_guards_are_gone() -> None:
     calls = ((X, 2), (torch.ones(6), 2))
     before, after = called(*calls), called(*calls, dynamic=True)
