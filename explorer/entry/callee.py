@@ -31,7 +31,7 @@ def refusal(callee: object) -> str:
 
     Functions of libraries are refused, unless they run a module; so is everything that `named_refusal` refuses.
     """
-    function = None if why_compiled(callee) else python_function(callee)
+    function = None if reason_compiled(callee) else python_function(callee)
     if function is not None and not isinstance(callee, torch.nn.Module) and not runs_a_module(callee):
         owner = owner_of(function)
         if owner:
@@ -41,7 +41,7 @@ def refusal(callee: object) -> str:
 
 def named_refusal(callee: object) -> str:
     """The reason why `callee` can't be compiled, even if `--fn` names it; "" if it can be compiled."""
-    if why := why_compiled(callee):
+    if why := reason_compiled(callee):
         return why
     if isinstance(callee, torch.nn.Module):
         return ""
@@ -55,7 +55,7 @@ def named_refusal(callee: object) -> str:
     return "is a generator, which torch.compile leaves as it is" if inspect.isgeneratorfunction(function) else ""
 
 
-def why_compiled(callee: object) -> str:
+def reason_compiled(callee: object) -> str:
     """The reason to refuse compiled code: TorchScript, AOTInductor's package, or a method of one; "" for other code."""
     owner = callee.__self__ if isinstance(callee, MethodType) else callee
     if isinstance(owner, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.ScriptMethod):

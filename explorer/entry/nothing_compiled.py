@@ -61,7 +61,7 @@ def _reason(cell: Cell, choice: Choice) -> str:
         return "the cell is another cell magic's"
     statement = f"the last statement, `{_short(last)}`,"
     refusals = _refusals(choice)
-    if _compiled(choice):
+    if _reason_compiled(choice):
         return f"{statement} calls nothing that torch.compile can trace ({refusals})"
     if refusals:
         return f"{statement} calls no nn.Module and no Python function of yours ({refusals})"
@@ -72,7 +72,7 @@ def _refusals(choice: Choice) -> str:
     return "; ".join(f"{text} {why}" for text, why in list(choice.refused.items())[:3])
 
 
-def _compiled(choice: Choice) -> str:
+def _reason_compiled(choice: Choice) -> str:
     """The reason for refusing a callee that is already compiled; "" if there is none."""
     return next((why for why in choice.refused.values() if why in callees.ORIGINALS), "")
 
@@ -81,7 +81,7 @@ def _what_to_do(cell: Cell, choice: Choice) -> str:
     found = None if cell.fn else next(filter(cell.can_compile, reversed(cell.sites)), None)
     if found:
         return f"{found.text} is called on line {found.line}, which did not run: explore a run that gets there"
-    if compiled := _compiled(choice):
+    if compiled := _reason_compiled(choice):
         return callees.ORIGINALS[compiled]
     if "run_cell_magic" in _last_line(cell.body):
         return "write %%tcompile below the other magic's line, right above the code"
