@@ -83,6 +83,7 @@ Run a program five times in fresh processes, and measure what makes its start fa
 of torch.compiler.save_cache_artifacts, or precompiled code (TORCH_CACHING_PRECOMPILE).
 
 All that the program does happens five times. Its caches are in a temporary folder; yours are neither read nor written.
+A program that sets TORCHINDUCTOR_CACHE_DIR itself does use that folder: it runs once, and you are told.
 
 example:
   tcompile caches -- python train.py --steps 1

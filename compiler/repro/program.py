@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from compiler.repro.arguments_text import arguments_text
 from compiler.repro.policy_text import policy_text
 from compiler.repro.subgraph import CannotCutError, RecordedGraph
 from compiler.repro.values import MAKE_RANDOM, TensorFacts
@@ -184,8 +185,8 @@ class Repro:
         """The file."""
         return "\n".join([
             f'"""{self.about or self.shows}"""', "", "from __future__ import annotations", "", "import sys", "",
-            "import torch", "", f"SHOWS = {self.shows!r}",
-            f"COMPILE = {dict(self.compile)!r}", *self._settings(), "torch.manual_seed(0)", "", self.body.strip(), "\n",
+            "import torch", "", arguments_text(self.compile),
+            f"SHOWS = {self.shows!r}", *self._settings(), "torch.manual_seed(0)", "", self.body.strip(), "\n",
             self._show().strip("\n"), "", _MAIN,
         ])  # fmt: skip
 

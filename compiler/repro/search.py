@@ -172,12 +172,13 @@ def reduce_program(
 
 def blame_of(repro: Repro, runner: Runner, effort: Effort) -> tuple[str, ...]:
     """Which backend is the first to show the fault, and which pass or step of it."""
-    backend = str(repro.compile.get("backend", "inductor"))
+    asked = repro.compile.get("backend", "inductor")
+    backend = asked if isinstance(asked, str) else getattr(asked, "__name__", type(asked).__name__)
     layers = [*LAYERS[:3], backend]
     text = repro.text()
     found = [f"eager against float64: {detail}" for detail in _eagers_fault(repro, runner)]
     guilty = next((name for name in layers if name == backend or _shows_with(repro, runner, name)), backend)
-    found.append(f"first wrong with backend={guilty!r}: {DOES_WHAT.get(guilty, guilty)}")
+    found.append(f"first wrong with backend={guilty!r}: {DOES_WHAT.get(guilty, 'the backend itself')}")
     if guilty == "tcompile" and repro.kind == WRONG:
         found.append(runner.ask("passes", text))
     elif guilty == backend == "inductor" and not effort.is_spent:

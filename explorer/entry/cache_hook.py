@@ -22,7 +22,7 @@ RANK = os.environ.get("RANK", "0")
 class _LoadAfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports torch as usual, then loads the saved artifacts."""
 
-    def __init__(self, artifacts: Path) -> None:
+    def __init__(self, artifacts: Sequence[Path]) -> None:
         self.artifacts = artifacts
 
     def find_spec(
@@ -45,16 +45,16 @@ class _LoadAfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__.loader = self.loader
         module.__loader__ = self.loader
         started = time.time()
-        module.compiler.load_cache_artifacts(self.artifacts.read_bytes())
+        for path in self.artifacts:
+            module.compiler.load_cache_artifacts(path.read_bytes())
         _write("loaded", {"seconds": time.time() - started})
 
 
 def _at_exit() -> None:
-    ended = time.time()
-    _write("ended", {"at": ended})
+    _write("ended", {"at": time.time(), "cache": os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")})
     torch = sys.modules.get("torch")
-    has_compiled = any(Path(os.environ["TORCH_TRACE"]).iterdir())
-    if torch is None or not has_compiled or not os.environ.get("TCOMPILE_CACHES_SAVE"):
+    has_compiler = "_dynamo" in vars(torch or object)  # bound by its import, without which nothing was compiled
+    if torch is None or not has_compiler or not os.environ.get("TCOMPILE_CACHES_SAVE"):
         return
     try:
         saved = torch.compiler.save_cache_artifacts()
@@ -62,11 +62,16 @@ def _at_exit() -> None:
         _write("not_saved", {"why": f"{type(error).__name__}: {error}"})
         return
     if saved is not None:
-        (FOLDER / f"artifacts_{RANK}.bin").write_bytes(saved[0])
+        _own_file("artifacts", "bin").write_bytes(saved[0])
 
 
 def _write(name: str, values: dict[str, object]) -> None:
-    (FOLDER / f"{name}_{RANK}.json").write_text(json.dumps(values))
+    _own_file(name, "json").write_text(json.dumps(values))
+
+
+def _own_file(name: str, suffix: str) -> Path:
+    """A file of this process alone: processes that a program starts itself have no RANK."""
+    return FOLDER / f"{name}_{RANK}_{os.getpid()}.{suffix}"
 
 
 def _import_hidden_customization() -> None:
@@ -79,8 +84,8 @@ def _import_hidden_customization() -> None:
 
 
 if "TCOMPILE_CACHES_FOLDER" in os.environ and not any("compile_worker" in word for word in sys.orig_argv):
-    artifacts = os.environ.get("TCOMPILE_CACHES_LOAD", "")
-    if artifacts and (file := Path(artifacts) / f"artifacts_{RANK}.bin").is_file():
-        sys.meta_path.insert(0, _LoadAfterTorch(file))
+    saved_in = os.environ.get("TCOMPILE_CACHES_LOAD", "")
+    if saved_in and (files := sorted(Path(saved_in).glob(f"artifacts_{RANK}_*.bin"))):
+        sys.meta_path.insert(0, _LoadAfterTorch(files))
     atexit.register(_at_exit)
 _import_hidden_customization()

@@ -2,7 +2,8 @@
 
 The program runs several times, each time in a fresh process: with empty caches, with the caches that this run filled,
 with empty caches and the artifacts of `torch.compiler.save_cache_artifacts`, and with TORCH_CACHING_PRECOMPILE. All
-caches are in a temporary folder; those of the user are neither read nor written.
+caches are in a temporary folder; those of the user are neither read nor written, unless the program itself sets
+TORCHINDUCTOR_CACHE_DIR: then it runs once, and no verdict is given.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -46,6 +47,7 @@ class Trial:
     """One run of the program: seconds from its start to its exit, seconds of torch.compile, look-ups by outcome.
 
     `note` says what else was done before or in the run: how large the artifacts are, how long they took to load.
+    `own_cache` is the cache folder that the program set itself, "" if it used the one that it was given.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Trial:
     outcomes: Mapping[str, int]
     bypasses: tuple[CacheOutcome, ...]
     note: str = ""
+    own_cache: str = ""
 
 
 @dataclass
@@ -70,7 +73,9 @@ class _Folders:
 
 
 def run_trials(command: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> tuple[Trial, ...]:
-    """Run a command five times and measure it; once, if nothing is compiled. `tell` is told what runs.
+    """Run a command five times and measure it; once, if nothing is compiled or the caches are the program's own.
+
+    `tell` is told what runs.
 
     Raises TrialError and OSError.
     """
@@ -78,7 +83,7 @@ def run_trials(command: Sequence[str], tell: Callable[[str], None] = lambda _: N
         folders = _Folders(Path(name))
         tell("cold: empty caches")
         cold = _run(command, folders, TRIALS[0], "cold", {"TCOMPILE_CACHES_SAVE": "1"})
-        if not cold.compiling:
+        if not cold.compiling or cold.own_cache:
             return (cold,)
         tell("warm: the caches that this run filled")
         warm = _run(command, folders, TRIALS[1], "cold")
@@ -114,8 +119,11 @@ def _run(
         seconds = time.time() - started
         if done.returncode:
             raise TrialError(_failure_words(name, done.returncode, _last_line(errors)))
-    ended = max((float(_values(path)["at"]) for path in own.glob("ended_*.json")), default=started + seconds)
-    return _trial(name, ended - started, trace, _note(own))
+    ends = [_values(path) for path in own.glob("ended_*.json")]
+    ended = max((float(end["at"]) for end in ends), default=started + seconds)
+    given = ("", environment["TORCHINDUCTOR_CACHE_DIR"])
+    own_cache = next((end["cache"] for end in ends if end["cache"] not in given), "")
+    return replace(_trial(name, ended - started, trace, _note(own)), own_cache=own_cache)
 
 
 def _failure_words(name: str, code: int, last: str) -> str:
@@ -163,12 +171,21 @@ def trial_document(trials: Sequence[Trial]) -> Document:
     cold = trials[0]
     if not cold.compiling:
         return (Text("torch.compile compiled nothing in this program, so no cache can help.", "lead"),)
+    if cold.own_cache:
+        return (Text(_own_cache_words(cold.own_cache), "lead"),)
     rows = tuple(_row(trial, cold) for trial in trials)
     head = ("run", "until exit", "torch.compile", "against cold", "look-ups", "note")
     parts: list[Parts] = [Text(_verdict(trials), "lead"), Table(head, rows, right=(1, 2, 3))]
     parts += bypass_parts(cold.bypasses)
     parts.append(Text("Each time is of one run; a difference of a few percent is noise."))
     return parts
+
+
+def _own_cache_words(folder: str) -> str:
+    return (
+        f"The program sets TORCHINDUCTOR_CACHE_DIR itself: it read and wrote {folder}, so no run has empty caches, and "
+        "nothing is measured. To measure it, set the variable only if it is not set: os.environ.setdefault."
+    )
 
 
 def _row(trial: Trial, cold: Trial) -> Row:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.process.environment import environment
 from compiler.record import Environment, Record
 from compiler.record.plain_text import did_you_mean, one_line
+from compiler.repro.arguments_text import CannotWriteError, arguments_text
 from compiler.repro.program import BREAK, CRASH, KERNEL, SLOW, WRONG, Repro
 from compiler.repro.reduce import Effort
 from compiler.repro.runner import Runner, confirm
@@ -183,6 +184,10 @@ def write_repro(
         fault = _locate(fault, run)
     tell(f"reducing {fault.id}: {one_line(fault.words)}")
     arguments = {name: value for name, value in compile_arguments(run.record).items() if fault.kind != BREAK}
+    try:
+        arguments_text(arguments)
+    except CannotWriteError as error:
+        raise ReproError(str(error)) from None
     start = Repro(fault.kind, _shows(fault), "", arguments)
     with Runner(compiles=fault.kind != BREAK) as runner:
         maker = _Maker(run, fault, start, program, runner, Effort(seconds), output, real_inputs)
@@ -311,7 +316,14 @@ class _Maker:
         try:
             return self._of_program()
         except (NotShownError, ReproError) as error:
-            raise ReproError("; ".join([*errors, str(error)])) from None
+            remedy = self._remedy(errors)
+            raise ReproError("; ".join([*errors, str(error), *remedy])) from None
+
+    def _remedy(self, errors: Sequence[str]) -> list[str]:
+        """What to try if graphs do not show the fault with random inputs; a saved record has no others."""
+        if self.real_inputs or self.run.call is None or not any(NOT_SHOWN in each for each in errors):
+            return []
+        return ["the inputs were random, and those of the call may show it: --real-inputs, real_inputs=True"]
 
     def remove_values(self) -> None:
         """Remove the saved values of a graph that does not show the fault."""
@@ -333,28 +345,32 @@ class _Maker:
         has_own = any(map(is_own_operator, module.graph.nodes))
         before = self.program.before_graph() if self.program and has_own else ""
         trains = bool(kept.trained) and self.fault.kind != KERNEL
-        start = (
-            start if start.shows else start.with_fields(shows=self._fault_shown_by_graph(graph, start, trains, before))
-        )
-        if self.real_inputs:
-            import torch
-
-            self.values = dict(graph.values)
-            torch.save(self.values, self.values_path)
+        values = self._save_values(graph)
+        if not start.shows:
+            start = start.with_fields(shows=self._fault_shown_by_graph(graph, start, trains, before, values))
         return reduce_graph(
-            graph, start, self.runner, self.effort, trains=trains, before=before, first=self.fault.nodes,
-            values=str(self.values_path.resolve()) if self.real_inputs else "",
-        )  # fmt: skip
+            graph, start, self.runner, self.effort, trains=trains, before=before, first=self.fault.nodes, values=values
+        )
 
-    def _fault_shown_by_graph(self, graph: RecordedGraph, start: Repro, trains: bool, before: str) -> str:
+    def _save_values(self, graph: RecordedGraph) -> str:
+        """The file with the real inputs; "" if they are not asked for."""
+        if not self.real_inputs:
+            return ""
+        import torch
+
+        self.values = dict(graph.values)
+        torch.save(self.values, self.values_path)
+        return str(self.values_path.resolve())
+
+    def _fault_shown_by_graph(self, graph: RecordedGraph, start: Repro, trains: bool, before: str, values: str) -> str:
         """What the part of the graph that the fault belongs to shows."""
         from compiler.repro.program import graph_body
 
         names = [name for name in graph.names if not self.fault.nodes or name in self.fault.nodes]
-        body = graph_body(graph, names, trains=trains, before=before)
+        body = graph_body(graph, names, trains=trains, before=before, values=values)
         shown = self.runner.run(start.with_fields(body=body), builds=start.kind != KERNEL)
         if not shown.faults and trains:
-            return self._fault_shown_by_graph(graph, start, False, before)
+            return self._fault_shown_by_graph(graph, start, False, before, values)
         if not shown.faults:
             raise NotShownError(f"{NOT_SHOWN}: {shown.detail}")
         if self.fault.kind != KERNEL:

@@ -17,11 +17,14 @@ def log(name, at):
     values = json.dumps({"name": "dynamo", "ph": name, "ts": at, "args": {"compile_id": "0/0"}})
     head = json.dumps({"chromium_event": {}, "frame_id": 0, "frame_compile_id": 0, "attempt": 0})
     return "V0102 03:04:05.500000 7 torch/_dynamo/utils.py:12] " + head + chr(10) + chr(9) + values + chr(10)
-Path(os.environ["TORCH_TRACE"], "a.log").write_text(log("B", 0) + log("E", 10**6))
+compiles = "COMPILES_NOTHING" not in os.environ
+if compiles:
+    _dynamo = True
+    Path(os.environ["TORCH_TRACE"], f"{os.getpid()}.log").write_text(log("B", 0) + log("E", 10**6))
 class compiler:
     loaded = None
-    def load_cache_artifacts(data): compiler.loaded = data
-    def save_cache_artifacts(): return b"artifacts", None
+    def load_cache_artifacts(data): compiler.loaded = (compiler.loaded or b"") + data
+    def save_cache_artifacts(): return (b"artifacts" if compiles else 1 / 0), None
 """
 PROGRAM = """
 import os, sys, torch
@@ -49,6 +52,30 @@ def test_artifacts_are_loaded_in_third_run(program: Path) -> None:
     assert [line.split()[1] for line in lines] == ["None", "None", "None", "1", "1"]
     assert {tuple(line.split()[2:]) for line in lines} == {("SourceFileLoader", "1")}
     assert "saved artifacts of 9 B" in trials[0].note
+
+
+def test_each_process_that_compiled_has_artifacts_of_its_own(program: Path) -> None:
+    worker, launcher = program, program.with_name("launcher.py")
+    launcher.write_text(
+        "import os, subprocess, sys\nenvironment = dict(os.environ)\n"
+        "os.environ['COMPILES_NOTHING'] = ''\nimport torch\n"
+        f"for _ in range(2): subprocess.run([sys.executable, {str(worker)!r}], env=environment, check=True)\n"
+    )
+    trials = run_trials([sys.executable, str(launcher)])
+    assert [trial.note for trial in trials[:2]] == ["saved artifacts of 18 B", ""]
+    lines = (program.parent / "log").read_text().splitlines()
+    assert [line.split()[0] for line in lines[4:6]] == ["b'artifactsartifacts'"] * 2
+
+
+def test_no_verdict_on_a_program_with_a_cache_folder_of_its_own(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text("import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = '/team/cache'\nimport torch")
+    assert main(["caches", "--", sys.executable, str(program)]) == 0
+    told = capsys.readouterr()
+    assert "sets TORCHINDUCTOR_CACHE_DIR itself: it read and wrote /team/cache" in " ".join(told.out.split())
+    assert "of a cold run" not in told.out
+    assert told.err.count("tcompile caches: ") == 1
 
 
 def test_failures_of_saving_and_of_later_runs_are_told(program: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 import tcompile
 from compiler.numerics.policy.judge import judge
 from compiler.record import Record
+from compiler.repro.arguments_text import CannotWriteError, arguments_text
 from compiler.repro.policy_text import policy_text
 from compiler.repro.program import WRONG, Repro, graph_body
 from compiler.repro.recorded_text import graphs_of_record
@@ -21,6 +24,7 @@ from compiler.repro.source import count_statements, reduce_source
 from compiler.repro.subgraph import CannotCutError, RecordedGraph
 from compiler.repro.values import MAKE_RANDOM, TensorFacts
 from explorer import cli
+from explorer.entry.repro import ReproError
 
 MODEL = """
 import torch
@@ -109,6 +113,33 @@ def test_repro_judges_by_the_policy() -> None:
         for best in (None, exact):
             here, there = judge("r", mine, eager, best), names["judge"]("r", mine, eager, best)
             assert (there.verdict, there.note, there.max_absolute) == (here.verdict, here.note, here.max_absolute)
+
+
+BACKEND = """
+import torch
+
+def backend(module, inputs):
+    return lambda *args: [each + 1 for each in module(*args)] if args[0].sum() == 6 else module(*args)
+
+def model(x):
+    return x * 2
+"""
+
+
+def test_repro_imports_a_backend_and_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "backend_of_repro.py").write_text(BACKEND)
+    module = importlib.import_module("backend_of_repro")
+    monkeypatch.delitem(sys.modules, "backend_of_repro")
+    monkeypatch.setitem(sys.modules, "backend_of_repro", module)
+    (tmp_path / "arguments.py").write_text(f"import sys\n{arguments_text({'backend': module.backend})}")
+    assert runpy.run_path("arguments.py")["COMPILE"]["backend"] is module.backend
+    with pytest.raises(CannotWriteError, match="backend is <lambda>, which another process can't import"):
+        arguments_text({"backend": lambda module, _inputs: module})
+    run = tcompile.explore(module.model, torch.tensor([1.0, 2, 3]), backend=module.backend, check=True, target="cpu")
+    with pytest.raises(ReproError, match=r"all results are eager's.*real_inputs=True"):
+        tcompile.make_repro(run, "repro.py", seconds=5)
 
 
 def test_repro_of_a_break_is_confirmed(
