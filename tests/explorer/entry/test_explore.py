@@ -95,7 +95,11 @@ def test_exception_of_the_function_is_raised() -> None:
         (torch.jit.script(torch.nn.ReLU()), "RecursiveScriptModule can't be explored: it is TorchScript"),
         (torch.jit.script(torch.nn.ReLU()).forward, "can't be explored: it is TorchScript"),
         (torch.jit.script(torch.nn.ReLU()).__call__, "can't be explored: it is TorchScript"),
-        (AOTICompiledModel.__new__(AOTICompiledModel), "it is a package of AOTInductor, .*; explore the model that"),
+        pytest.param(
+            AOTICompiledModel.__new__(AOTICompiledModel),
+            "it is a package of AOTInductor, .*; explore the model that",
+            id="package",
+        ),
         (awaited, "awaited can't be explored: it is async"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
