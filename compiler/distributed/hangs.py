@@ -10,6 +10,7 @@ from typing import Any
 
 from compiler.distributed.rank_branches import branch_before
 from compiler.record import Collective, Record, Span
+from compiler.record.distributed_facts import CALLED_BY_JOIN
 from compiler.record.plain_text import rank_words
 
 _POINT_TO_POINT = ("send", "recv", "point_to_point")
@@ -62,9 +63,8 @@ class _Stop:
 
 def _first_stop(one: int, other: int, records: Mapping[int, Record]) -> _Stop | None:
     """The first collective that two ranks of one group do not call together."""
-    of_one, of_other = (_shared_calls(records[rank], {one, other}) for rank in (one, other))
     last: tuple[Collective | None, Collective | None] = None, None
-    for call, instead in zip_longest(of_one, of_other):
+    for call, instead in _calls_side_by_side(one, other, records):
         if call is None:
             return _Stop(other, one, instead[1], None, last[0])
         if instead is None:
@@ -73,6 +73,16 @@ def _first_stop(one: int, other: int, records: Mapping[int, Record]) -> _Stop | 
             return _Stop(one, other, call[1], instead[1])
         last = call[1], instead[1]
     return None
+
+
+def _calls_side_by_side(one: int, other: int, records: Mapping[int, Record]) -> Iterator[tuple[Any, Any]]:
+    """The calls of two ranks that must be made together, None where one has no more, up to the first of Join.
+
+    What a rank calls then depends on values, which simulated ranks don't exchange.
+    """
+    of_one, of_other = (_shared_calls(records[rank], {one, other}) for rank in (one, other))
+    pairs = zip_longest(of_one, of_other)
+    return takewhile(lambda pair: not any(each and each[1].cause == CALLED_BY_JOIN for each in pair), pairs)
 
 
 def _shared_calls(record: Record, ranks: set[int]) -> list[tuple[tuple[Any, ...], Collective]]:
@@ -120,8 +130,8 @@ def unequal_arguments(records: Mapping[int, Record]) -> Iterator[Hang]:
     """Collectives that ranks call together with other sizes, dtypes or roots, where all must be equal; first ones."""
     found: dict[tuple[str, ...], tuple[Collective, Collective, set[int], set[int]]] = {}
     for one, other in combinations(records, 2):
-        pairs = zip(*(_shared_calls(records[rank], {one, other}) for rank in (one, other)), strict=False)
-        together = takewhile(lambda pair: pair[0][0] == pair[1][0], pairs)
+        pairs = _calls_side_by_side(one, other, records)
+        together = takewhile(lambda pair: all(pair) and pair[0][0] == pair[1][0], pairs)
         calls = ({one: mine[1], other: theirs[1]} for mine, theirs in together)
         unequal = (each for each in calls if _unequal_facts(each[one], each[other]))
         for each in islice(unequal, 1):

@@ -15,8 +15,8 @@ from compiler.capture.sources import SourceBook, is_installed, span_of
 from compiler.distributed.step_tape import RunEntry, StepTape, UnitEntry, arguments_of, first_forward, results_of
 from compiler.record import BucketPlan, Collective, Problem, Span, Unit
 from compiler.record.builder import Builder
-from compiler.record.distributed_facts import CollectiveHalf
-from compiler.torch_api.collectives import is_initialized
+from compiler.record.distributed_facts import CALLED_BY_JOIN, CollectiveHalf
+from compiler.torch_api.collectives import is_initialized, is_simulated
 from compiler.torch_api.ddp_buckets import Bucket, bucket_plans, parameter_paths
 from compiler.torch_api.patching import Function, stack_height
 from compiler.torch_api.pipelines import RunningStep
@@ -140,6 +140,18 @@ class HookLog:
         builder.bucket_plans.extend(self.plans)
         if self._ddp is not None and (unused := parameters_without_gradient(self._ddp)):
             builder.problem(_unreduced_bucket_problem(unused))
+        if is_simulated() and any(each.call.is_of_join for each in found):
+            builder.problem(_join_problem())
+
+
+def _join_problem() -> Problem:
+    """Why collectives of ranks are not compared once the program uses Join."""
+    return Problem(
+        "captured",
+        "from the first call of torch.distributed.algorithms.Join on, it is not known whether ranks wait for each "
+        "other: they may make different numbers of steps, which simulated ranks don't follow",
+        "run the job itself to see whether it ends",
+    )
 
 
 def _unreduced_bucket_problem(unused: Sequence[str]) -> Problem:
@@ -206,7 +218,7 @@ def _collectives(found: Iterable[PlacedCall], book: SourceBook) -> Iterator[Coll
             graph=placed.graph,
             half=_half(placed),
             lines=_lines(call, book),
-            cause=_cause(call, buckets),
+            cause=CALLED_BY_JOIN if call.is_of_join else _cause(call, buckets),
             origin="hook",
         )
 

@@ -107,6 +107,8 @@ class Collective:
         return max(self.input_bytes, self.output_bytes)
 
 
+CALLED_BY_JOIN = "torch.distributed.algorithms.Join calls it, so that ranks may make different numbers of steps"
+"""The cause of a collective whose result decides what Join does next."""
 Wrapper = Literal["fully_shard", "FullyShardedDataParallel", "DistributedDataParallel"]
 
 

@@ -75,6 +75,7 @@ METHODS: dict[str, tuple[CollectiveKind, str]] = {
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "PREMUL_SUM")
 _WAIT_LATER, _OWN_FRAMES = ("irecv", "batch_isend_irecv"), 8
 """Functions of torch.distributed that receive without waiting, and how many frames above a method they are at most."""
+_JOIN = "torch.distributed.algorithms.join"
 _TORCH = f"{torch.__path__[0]}/"
 _TOP = Path(__file__).parents[2]
 _NOT_USERS = (_TORCH, f"{_TOP}/compiler/", f"{_TOP}/explorer/", "<")
@@ -97,6 +98,8 @@ class HookCall(Message):
     bucket: int = 0
     of_dtensor: str = ""
     """What DTensor calls it for, as a clause; "" if it does not."""
+    is_of_join: bool = False
+    """Whether torch.distributed.algorithms.Join calls it, or a hook that it runs."""
 
 
 @contextmanager
@@ -316,6 +319,7 @@ def _hook_call(
         is_of_ddp=is_of_ddp,
         places=places,
         bucket=_bucket_of_hook(frames[:_OWN_FRAMES]) if in_backward and not (of_fsdp or is_of_ddp) else 0,
+        is_of_join=any(each.f_globals.get("__name__") == _JOIN for each in frames),
     )
 
 

@@ -24,6 +24,7 @@ from IPython.utils.capture import capture_output
 from compiler.calls.call import Call, nested_codes
 from compiler.engine import explore_again
 from compiler.record.options import Options
+from compiler.torch_api.dynamo import inner_function
 from explorer.entry.followed_files import POLL_SECONDS, FollowedFiles, file_of, user_modules
 from explorer.entry.user_code import UserError
 from explorer.entry.watch import FIRST_STAGE, changes_text, difference, error_text
@@ -50,9 +51,18 @@ class Watched:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Explore at once; then look for saved files while the kernel is idle. Raises what the call raises."""
+        """Explore at once; then look for saved files while the kernel is idle. Raises what the call raises.
+
+        Raises UsageError if the expression can't be evaluated.
+        """
+        try:
+            call = self._call()
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - names and arguments of the user may raise anything
+            raise UsageError(f"%tcompile_watch {self.words}: {type(error).__name__}: {error}") from None
         self._shown = display({"text/plain": f"Exploring {self.words}…"}, raw=True, display_id=True)
-        run, seconds = self._explore()
+        run, seconds = self._explore(call)
         self._keep(run, f"first exploration, {seconds:.2f} s", "")
         if getattr(self._shell, "kernel", None) is not None:
             from explorer.run.widget import Explorer
@@ -89,7 +99,7 @@ class Watched:
     def _explore_again(self, changed: str) -> None:
         try:
             with capture_output():
-                run, seconds = self._explore()
+                run, seconds = self._explore(self._call())
         except Exception as error:  # noqa: BLE001 - the user's call may raise anything; it is shown
             self._marks = self._read_marks()
             self._tell(f"{changed} changed", error_text(UserError(error, error.__traceback__), self.words))
@@ -99,26 +109,26 @@ class Watched:
         if self._widget is not None:
             self._widget.update(run.record)
 
-    def _explore(self) -> tuple[Run, float]:
-        """Explore the expression up to the stage that is looked at, without side effects."""
+    def _explore(self, call: Call) -> tuple[Run, float]:
+        """Explore a call up to the stage that is looked at, without side effects."""
         start = time.perf_counter()
-        function, args, kwargs = self._call()
-        found = explore_again(Call(function, function, args, kwargs), replace(self._options, stages=self._stages()))
+        found = explore_again(call, replace(self._options, stages=self._stages()))
         return Run(found.record, kept=found.kept, call=found.call), time.perf_counter() - start
 
-    def _call(self) -> tuple[Any, list[Any], dict[str, Any]]:
-        """The function and the arguments, evaluated now. A name alone is called as it was explored last."""
+    def _call(self) -> Call:
+        """The call, evaluated now. A name alone is called as it was explored last."""
         if not isinstance(self._tree, ast.Call):
             function = self._evaluate(self._tree)
             args, kwargs = _arguments_of_last(self._shell.user_ns, self.words)
-            return function, args, kwargs
+            return Call(function, function, args, kwargs)
         if any(isinstance(each, ast.Starred) for each in self._tree.args) or None in [
             each.arg for each in self._tree.keywords
         ]:
             raise UsageError("%tcompile_watch takes arguments one by one, without * and **")
         args = [self._evaluate(each) for each in self._tree.args]
         kwargs = {str(each.arg): self._evaluate(each.value) for each in self._tree.keywords}
-        return self._evaluate(self._tree.func), args, kwargs
+        function = self._evaluate(self._tree.func)
+        return Call(function, function, args, kwargs)
 
     def _evaluate(self, node: ast.expr) -> Any:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "<tcompile_watch>", "eval")
@@ -197,9 +207,10 @@ def _codes_of(value: Any) -> list[types.CodeType]:
         return [code for kind in {type(each) for each in value.modules()} for code in _codes_of(kind)]
     if isinstance(value, type):
         members = vars(value).values() if value.__module__ == "__main__" else ()
-        return [each.__code__ for each in members if isinstance(each, types.FunctionType)]
-    code = getattr(value, "__code__", None)
-    return [code] if isinstance(code, types.CodeType) and getattr(value, "__module__", "") == "__main__" else []
+        return [code for each in members if isinstance(each, types.FunctionType) for code in _codes_of(each)]
+    own = [each for each in (value, inner_function(value)) if getattr(each, "__module__", "") == "__main__"]
+    codes = (getattr(each, "__code__", None) for each in own)
+    return [code for code in codes if isinstance(code, types.CodeType)]
 
 
 class _SameObject:
@@ -272,9 +283,9 @@ class WatchMagics(Magics):
             return
         args = self._exploring.parse_line(line, None)
         tree = _expression(args.code)
-        self.stop("stopped: another call is watched")
         watched = Watched(self.shell, tree, self._exploring.options_of(args), args.output)
         watched.begin()
+        self.stop("stopped: another call is watched")
         self._watched = watched
         self.shell.events.register("post_run_cell", self._after_cell)
 

@@ -510,3 +510,28 @@ def test_a_cell_can_be_run_fifty_times(python: Path) -> None:
         [python, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=600
     )
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.fixture
+def watching(shell: Shell) -> Iterator[Shell]:
+    shell.ran(
+        "def inner(v):\n    return v + 1\n@torch.compile(backend='eager')\ndef outer(v):\n    return inner(v) * 2"
+    )
+    assert shell.ran("%tcompile_watch outer(x)").error == ""
+    yield shell
+    shell.ran("%tcompile_watch --stop")
+
+
+def test_watch_sees_what_a_compiled_function_calls(watching: Shell) -> None:
+    before = watching["_tc"]
+    watching.ran("def inner(v):\n    return v.sin()")
+    assert watching["_tc"] is not before
+
+
+def test_a_watch_that_is_refused_leaves_the_old_one(watching: Shell) -> None:
+    ran = watching.ran("%tcompile_watch missing(x)")
+    assert ran.error == "UsageError: %tcompile_watch missing(x): NameError: name 'missing' is not defined"
+    assert "Traceback" not in ran.text
+    before = watching["_tc"]
+    watching.ran("outer = torch.compile(inner, backend='eager')")
+    assert watching["_tc"] is not before

@@ -17,12 +17,14 @@ import torch.multiprocessing as mp
 from IPython.core.interactiveshell import InteractiveShell
 from torch import Tensor, nn
 from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.algorithms.join import Join
 from torch.distributed.checkpoint import save as save_checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
 import explorer
 from compiler.distributed.distinct import stand_ins_in_mesh
@@ -303,6 +305,24 @@ def call_in_loops() -> None:
 def test_a_branch_that_all_ranks_take_is_not_named_as_the_cause_of_a_hang() -> None:
     (hang,) = explorer.explore(call_in_loops, ranks=3, rank="0,1,2", stages="captured").ranks.hangs
     assert ((hang.waiting, hang.others), "another way" in hang.words) == (((0,), (1, 2)), False)
+
+
+def join_uneven_steps() -> None:
+    """Rank 1 makes one step more than rank 0, for which Join lets rank 0 wait."""
+    ddp = DistributedDataParallel(Block(8))
+    model = torch.compile(ddp, backend="eager")
+    with Join([ddp]):
+        for _ in range(2 + dist.get_rank()):
+            model(torch.ones(2, 16)).sum().backward()
+
+
+def test_uneven_steps_with_join_are_no_hang() -> None:
+    ranks = explorer.explore(join_uneven_steps, ranks=2, rank="0,1", stages="captured").ranks
+    steps = [sum(each.half == "backward" for each in record.collectives) for record in ranks.records.values()]
+    assert steps[0] < steps[1]
+    assert not ranks.hangs
+    for record in ranks.records.values():
+        assert ["Join on, it is not known" in each.reason for each in record.problems] == [True]
 
 
 def run_stages() -> None:
