@@ -139,15 +139,16 @@ class BreakLog:
 
     def _versions_after(self, name: str, followers: Sequence[str]) -> tuple[str, ...]:
         """Those of the followers that run after this version of a frame: one version of each code object."""
-        order, frames = list(self.builder.frames), self.builder.frames
+        frames = self.builder.frames
+        places = {frame: place for place, frame in enumerate(frames)}
         versions: dict[int, list[str]] = {}
-        for follower in sorted(followers, key=order.index):
+        for follower in sorted(followers, key=places.__getitem__):
             versions.setdefault(frames[follower].code, []).append(follower)
         found = []
         for same_code in versions.values():
-            later = [each for each in same_code if order.index(each) > order.index(name)]
+            kept = [each for each in same_code if places[each] <= places[name]]
+            later = same_code[len(kept) :]
             new = [each for each in later if frames[each].call_number == frames[name].call_number]
-            kept = [each for each in same_code if each not in later]
             found += new[:1] or kept[-1:] or later[:1]
         return tuple(found)
 
