@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import Reading
@@ -50,8 +52,7 @@ _REMEDIES: Mapping[str, str] = {
         "developing."
     ),
     "TorchDynamo reads the code": (
-        "Compile a smaller region (the block that repeats, model.layer.compile()); fullgraph=True says what it "
-        "gives up on."
+        "Compile a smaller region, such as the block that repeats; fullgraph=True says what TorchDynamo gives up on."
     ),
 }
 _USUAL = (
@@ -101,49 +102,66 @@ def _is_inside(phase: Phase, reading: Reading) -> bool:
 
 def regions(reading: Reading) -> Iterator[Advice]:
     """Report repeated blocks that are compiled one by one."""
-    blocks = repeated_blocks(reading)
+    calls = _calls(reading)
+    lists = [each for each in lists_of_blocks(calls) if each.alike >= REGIONS]
     cold = reading.own.compile_seconds if reading.own is not None else None  # measured with empty caches
     whole = cold or reading.compile_seconds
-    if len(blocks) < REGIONS or whole < LEAST_SECONDS:
+    if not lists or whole < LEAST_SECONDS:
         return
-    calls = _calls(reading)
-    share = sum(_block_of(entity) in blocks for entity in calls) / max(len(calls), 1)
-    saved = CLAIMED * share * (1 - 1 / len(blocks)) * whole
+    share = sum(each.operations for each in lists) / len(calls)
+    saved = CLAIMED * sum(each.repeated for each in lists) / len(calls) * whole
+    equal = " and ".join(f"{each.alike} of {each.path or 'the model'}" for each in lists)
     found = (
-        f"{len(blocks)} blocks ({blocks[0]} … {blocks[-1]}) run the same operations on the same sizes, and each is "
-        f"compiled as if it were the only one: {percent(share)} of the graph."
+        f"Equal blocks, {equal}, run the same operations on the same sizes, and each is compiled as if it were the "
+        f"only one. The blocks are {percent(share)} of the graph."
     )
+    outside = f"What is outside, {percent(1 - share)} of the operations, runs in eager mode then. " if share < 1 else ""
     change = Change(
-        f"Compile the block that repeats in place of the whole: for block in …: block.compile(). The {len(blocks)} "
-        "blocks share what was compiled for the first. Or keep one graph and mark the block with "
-        "torch.compiler.nested_compile_region. Each call pays for guards of every block, and nothing is fused across "
-        "them.",
-        regions=blocks,
+        "Compile the blocks in place of the whole, each by its forward: before torch 2.14, block.compile() does "
+        "nothing for modules of torch.nn. Equal blocks share what was compiled for the first. "
+        f"{outside}Or keep one graph and mark the block with torch.compiler.nested_compile_region. "
+        "Each call pays for guards of every block, and nothing is fused across them.",
+        regions=tuple(block for each in lists for block in each.blocks),
     )
     how = (
-        f"{percent(CLAIMED)} of the compile time of {len(blocks) - 1} blocks, taking it to go with the number "
-        "of operations"
+        f"{percent(CLAIMED)} of the compile time of the blocks that are like one before them, taking it to go with the "
+        "number of operations"
     )
     gain = Gain(saved, "compile", how, "estimate", saved / whole)
-    ids = tuple(entity.id for entity in calls if _block_of(entity) == blocks[0])[:3]
+    ids = tuple(entity.id for entity in calls if _block_of(entity) == lists[0].blocks[0])[:3]
     evidence = (Evidence(f"Compiling takes {seconds(whole)}.", "measured", ids),)
     yield Advice("regions", "One block, compiled many times", found, evidence, gain, change)
 
 
-def repeated_blocks(reading: Reading) -> tuple[str, ...]:
-    """Paths of modules (`layers.0`, `layers.1` …) that call the same operations on the same sizes.
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """A list of modules (`layers.0`, `layers.1` …) that a graph calls; `path` is the list's own.
 
-    If there are several such groups, the group with the most calls; empty if there is none.
+    `operations` counts those of all its blocks, `repeated` those of blocks that run the same operations on the same
+    sizes as one before them. `alike` is the largest number of such equal blocks.
     """
-    operations: dict[str, list[str]] = {}
-    for entity in _calls(reading):
+
+    path: str
+    blocks: tuple[str, ...]
+    alike: int
+    operations: int
+    repeated: int
+
+
+def lists_of_blocks(calls: Iterable[Entity]) -> list[BlockList]:
+    """The lists of modules whose blocks make these calls, in order of their first call."""
+    by_list: dict[str, dict[str, list[str]]] = {}
+    for entity in calls:
         if block := _block_of(entity):
-            operations.setdefault(block, []).append(f"{entity.attrs.get('target', '')} {entity.attrs.get('shape', '')}")
-    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for block, called in operations.items():
-        alike.setdefault((block.rpartition(".")[0], tuple(called)), []).append(block)
-    best = max(alike.items(), key=lambda item: len(item[1]) * len(item[0][1]), default=None)
-    return tuple(best[1]) if best is not None and len(best[0][1]) > 1 else ()
+            called = by_list.setdefault(block.rpartition(".")[0], {}).setdefault(block, [])
+            called.append(f"{entity.attrs.get('target', '')} {entity.attrs.get('shape', '')}")
+    return [_block_list(path, blocks) for path, blocks in by_list.items()]
+
+
+def _block_list(path: str, called: Mapping[str, Sequence[str]]) -> BlockList:
+    equal = Counter(tuple(operations) for operations in called.values())
+    repeated = sum(len(operations) * (number - 1) for operations, number in equal.items())
+    return BlockList(path, tuple(called), max(equal.values()), sum(map(len, called.values())), repeated)
 
 
 def _calls(reading: Reading) -> list[Entity]:
@@ -152,6 +170,8 @@ def _calls(reading: Reading) -> list[Entity]:
 
 
 def _block_of(entity: Entity) -> str:
-    """The block that contains a call: `h.3` for `h.3.attn.c_proj`, up to the first number in the path."""
+    """The block whose code made a call: `h.3` for `h.3.attn.c_proj`, up to the first number in the path."""
+    if entity.attrs.get("inherited"):  # its place was inferred, for pictures
+        return ""
     found = re.match(r"(?:[^.]*[^.\d][^.]*\.)*\d+(?=\.|$)", str(entity.attrs.get("module", "")))
     return found[0] if found else ""

@@ -60,13 +60,14 @@ def host_seconds(reading: Reading) -> float:
 def saved_seconds(reading: Reading, on_gpu: float, more_on_host: float = 1.0) -> float:
     """Seconds saved in a call if the GPU needs `on_gpu` seconds less and the CPU `more_on_host` times its time.
 
-    A call takes at least as long as the slower of the two: if the GPU finishes sooner, it may wait longer for the CPU.
+    A call takes as long as the slower of the two, and a rest that is the same afterwards: a GPU that waits for the CPU
+    saves nothing. T5's training on an H200 took 27 ms, 22 on the CPU and 21 on the GPU, and gained nothing with TF32.
     """
     busy = _busy(reading)
     if busy is None:
         return on_gpu
     host, gpu = busy
-    return max(min(on_gpu, whole_call(reading) - max(more_on_host * host, gpu - on_gpu)), 0.0)
+    return max(max(host, gpu) - max(more_on_host * host, gpu - on_gpu), 0.0)
 
 
 def _busy(reading: Reading) -> tuple[float, float] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compiler.advise import Change, Gain
 from compiler.advise.facts import percent, seconds
 from compiler.record import Traffic
@@ -33,13 +35,20 @@ def snippet(change: Change) -> list[str]:
         return ["model(x)  # without torch.compile"]
     if change.autocast:
         return [f'with torch.autocast("cuda", dtype=torch.{change.autocast}):', "    loss = …"]
-    asked = ", ".join(f"{name}={value!r}" for name, value in change.options.items())
+    given = [f"{name}={value!r}" for name, value in change.options.items()]
     if change.regions:
-        path = change.regions[0].rpartition(".")[0]
-        return [f"for block in model{'.' + path if path else ''}:", f"    block.compile({asked})"]
-    if asked:
-        return [f"torch.compile(model, {asked})"]
+        compiled = ", ".join(["block.forward", *given])
+        return [f"for block in {_lists_of(change.regions)}:", f"    block.forward = torch.compile({compiled})"]
+    if given:
+        return [f"torch.compile({', '.join(['model', *given])})"]
     return list(change.settings)
+
+
+def _lists_of(blocks: Sequence[str]) -> str:
+    """Code for all blocks: `model.layers`, `(*model.encoder.layers, *model.decoder.layers)`."""
+    paths = dict.fromkeys(block.rpartition(".")[0] for block in blocks)
+    lists = [f"model.{path}" if path else "model" for path in paths]
+    return lists[0] if len(lists) == 1 else f"({', '.join(f'*{each}' for each in lists)})"
 
 
 def trial_words(trial: Trial) -> str:

@@ -36,6 +36,21 @@ class Blocks(nn.Module):
         return x
 
 
+class TwoLists(nn.Module):
+    """Five blocks of an encoder, of which the first differs, and four of a decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Tanh())
+        self.encoder = nn.ModuleList([first, *(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(4))])
+        self.decoder = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in (*self.encoder, *self.decoder):
+            x = block(x)
+        return x.softmax(-1)
+
+
 def printing(x: Tensor) -> Tensor:
     y = x.sin()
     print("between")  # noqa: T201

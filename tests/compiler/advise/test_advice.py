@@ -23,6 +23,7 @@ from explorer.findings.diagnosis import diagnose
 from tests.compiler.advise.advice_cases import (
     Blocks,
     Cast,
+    TwoLists,
     norms,
     printing,
     products,
@@ -206,6 +207,8 @@ def test_cpu_bound_call_gets_no_gpu_advice(matmuls: Record) -> None:
     slow_host = replace(busy, host=HostTime(guards=0.0, wrapper=4e-3, launches=0.9e-3, gpu=4.9e-3))
     assert "tf32" in found(timed(matmuls, busy))
     assert "tf32" not in found(timed(matmuls, slow_host))
+    own = HostTime(guards=None, wrapper=busy.seconds * 0.8, launches=0.0, gpu=busy.seconds * 0.75)  # T5 on an H200
+    assert "tf32" not in found(timed(matmuls, replace(busy, host=own)))
 
 
 def test_matmuls_advise_max_autotune_without_claiming_gain(matmuls: Record) -> None:
@@ -306,7 +309,7 @@ def test_suggested_code_names_its_backend(slow_blocks: Record) -> None:
     assert graphs is not None
     assert graphs.options == {"backend": "tcompile", "mode": "reduce-overhead"}
     assert regions is not None
-    assert snippet(regions)[-1] == "    block.compile(backend='tcompile')"
+    assert snippet(regions)[-1] == "    block.forward = torch.compile(block.forward, backend='tcompile')"
 
 
 # Capture
@@ -409,7 +412,26 @@ def test_regional_compilation_is_advised_for_equal_blocks(slow_blocks: Record) -
     assert advice.change.regions == tuple(f"blocks.{number}" for number in range(6))
     assert advice.gain is not None
     assert advice.gain.of == "compile"
-    assert advice.gain.share == pytest.approx(0.5 * 5 / 6, abs=0.01)  # half of five of six blocks: the graph is theirs
+    assert advice.gain.share == pytest.approx(0.5 * 5 / 6 * 3 / 4, abs=0.01)  # half of five of six; sums are outside
+
+
+def test_all_lists_of_blocks_are_compiled_as_told() -> None:
+    model, x = TwoLists(), torch.randn(4, 16)
+    record = recorded(model, x, target="h100", stages=("captured",))
+    slow = record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
+    change = found(slow)["regions"].change
+    assert change is not None
+    assert change.regions == (*(f"encoder.{at}" for at in range(5)), *(f"decoder.{at}" for at in range(4)))
+    assert "5 % of the operations, runs in eager mode" in change.text  # one softmax
+    told = "\n".join(snippet(change))
+    assert told.startswith("for block in (*model.encoder, *model.decoder):")
+    graphs, expected = [], model(x)
+    exec(
+        told.replace(".forward)", ".forward, backend=note)"),
+        {"torch": torch, "model": model, "note": lambda g, _: graphs.append(g) or g},
+    )
+    torch.testing.assert_close(model(x), expected)
+    assert len(graphs) == 3  # the first of the encoder, its others, the decoder's
 
 
 # CPU
