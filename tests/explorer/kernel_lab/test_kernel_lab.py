@@ -15,6 +15,8 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import explorer
+from compiler.kernel_lab import numbers
+from compiler.triton_interpreter.program import Launch
 from explorer.entry.options import join_values
 from explorer.kernel_lab import cell as kernel_cell
 from explorer.kernel_lab.trial import KernelTrial
@@ -533,3 +535,17 @@ def test_check_kernels_in_the_magic(shell: InteractiveShell) -> None:
 )
 def test_check_flag_takes_one_word(words: list[str], expected: list[str]) -> None:
     assert join_values(words) == expected
+
+
+def test_difference_within_the_originals_own_is_rounding() -> None:
+    """Sums by atomic additions, in another order in each run; numbers as of a run on a GPU."""
+    launch = Launch("total", "total", "", [torch.zeros(1)], ["out"], {0: None}, lambda _: [])
+    theirs, again = [torch.tensor([1000.0])], [torch.tensor([1000.08])]
+
+    def verdict(number: float) -> str:
+        own = numbers._checks(launch, theirs, again)
+        (check,) = numbers._allow_own_spread(numbers._checks(launch, theirs, [torch.tensor([number])]), own)
+        return f"{check.verdict}: {check.note}"
+
+    assert verdict(1000.12) == "close: the original's own runs differ by 0.08"
+    assert verdict(1000.5).startswith("differs")
