@@ -572,7 +572,7 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
     )
 
 
-_NOTHING_RAN = "call the function inside the cell, on tensors; a program of torch.export is shown by tcompile.export"
+_NOTHING_RAN = "call the function inside the cell, on tensors; tcompile.export(f, x) tells what torch.export does"
 
 
 def _no_graph_problem(recorder: Recorder) -> Problem:

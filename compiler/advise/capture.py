@@ -9,6 +9,7 @@ from compiler.advise.reading import Reading
 from compiler.advise.waiting import CALL_SECONDS
 from compiler.capture.by_design import is_by_design
 from compiler.capture.function_names import function_name
+from compiler.capture.recompile_advice import DYNAMIC
 from compiler.record import GraphBreak, Recompile, Span, Symbol
 from compiler.record.plain_text import pluralize, size_text
 
@@ -91,7 +92,7 @@ def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
     ids = tuple(f"recompiles.{item.id}" for item in group)
     closest = next((failure.words for failure in first.failures), first.reasons[0] if first.reasons else "")
     gain = _compile_gain(reading, spent)
-    options = {"dynamic": True} if first.cause in ("shape", "number") else {}
+    options = {"dynamic": True} if DYNAMIC in first.advice else {}
     change = Change(first.advice or "Call it with the same kind of arguments every time.", options, first.settings)
     evidence = (Evidence(closest or f"{len(group)} in all.", "recorded", ids),)
     return Advice("recompile", f"Compiled again: {about}", found, evidence, gain, change)

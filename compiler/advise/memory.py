@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -44,7 +45,7 @@ def large_intermediate(reading: Reading) -> Iterator[Advice]:
         return
     entity = reading.entities.get(largest.entity)
     shape = entity.attrs.get("shape") if entity is not None else None
-    nodes = [*reading.fx_nodes((largest.entity,)), *_captured_of_shape(reading, shape)]
+    nodes = [*reading.fx_nodes((largest.entity,)), *_captured_of_size(reading, shape)]
     names = " ".join(str(each.attrs.get("target", "")) for each in nodes)
     remedy = next((words for parts, words in _REMEDIES if any(part in names for part in parts)), _ELSE)
     of_shape = f" of shape {tuple(shape)}" if isinstance(shape, list | tuple) else ""
@@ -58,7 +59,15 @@ def large_intermediate(reading: Reading) -> Iterator[Advice]:
     yield Advice("large-intermediate", "A large intermediate result", found, evidence, None, Change(remedy))
 
 
-def _captured_of_shape(reading: Reading, shape: object) -> list[Entity]:
-    """Captured operations with results of this shape: what the values become."""
+def _captured_of_size(reading: Reading, shape: object) -> list[Entity]:
+    """Captured operations whose results have as many elements as this shape: what the values become."""
     captured = (each for artifact in reading.record.of_stage("captured") for each in artifact.entities)
-    return [each for each in captured if shape is not None and each.attrs.get("shape") == shape]
+    size = _elements(shape)
+    return [each for each in captured if size is not None and _elements(each.attrs.get("shape")) == size]
+
+
+def _elements(shape: object) -> int | None:
+    """The number of elements; None without a shape, or with a symbolic one."""
+    if not isinstance(shape, list | tuple) or not all(isinstance(length, int) for length in shape):
+        return None
+    return math.prod(shape)

@@ -29,6 +29,7 @@ _HINT = re.compile(r"^ {2}Hint: (.*(?:\n {4}.*)*)$", re.MULTILINE)
 _CONTEXT = re.compile(r"^ {2}Developer debug context: (.*)", re.MULTILINE)
 _LINK = re.compile(r"https://\S+/gb/gb(\d+)\.html")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_SENTENCE_END = re.compile(r"(?<=\.)(?<!e\.g\.)(?<!i\.e\.) ")
 _FOLDERS = re.compile(r"(?<=[\s`'\"])/\S*/(?:site-packages|python3\.\d+)/")
 
 
@@ -188,8 +189,7 @@ def _one_line(text: str) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    first, full_stop, _ = _one_line(text).partition(". ")
-    return first + full_stop.strip()
+    return _SENTENCE_END.split(_one_line(text), maxsplit=1)[0]
 
 
 def frames_after(

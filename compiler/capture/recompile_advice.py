@@ -10,17 +10,21 @@ from compiler.record import Applicability, GuardFailure
 DUCK = "import torch.fx.experimental._config; torch.fx.experimental._config.use_duck_shape = False"
 UNSPECIALIZED = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
 
+DYNAMIC = "dynamic=True"
+"""Part of all advice that can be followed by this argument of torch.compile, and of no other."""
+
 IDENTITY = "identity"
 _DIMENSION = re.compile(r" in dimension (\d+)|\.size\((\d+)\)")
 _ADVICE: dict[str, str] = {
     "type": "Pass `{argument}` with the same type on every call.",
     "shape": (
         "If `{argument}` comes in many sizes, declare it dynamic before the first call: "
-        "torch._dynamo.mark_dynamic({argument}, {dimension}), or compile with dynamic=True."
+        f"torch._dynamo.mark_dynamic({{argument}}, {{dimension}}), or compile with {DYNAMIC}."
     ),
     "condition on sizes": (
-        "The code for symbolic sizes holds only where `{old}`. If 0 or 1 is a size like any other, declare it: "
-        "torch._dynamo.decorators.mark_unbacked({first}, {dimension}); or pad to sizes that fit."
+        "The code for symbolic sizes holds only where `{old}`. If 0 or 1 is a size like any other, declare it for "
+        "every argument that has it: torch._dynamo.decorators.mark_unbacked({first}, {dimension}); or pad to sizes "
+        "that fit."
     ),
     "equal sizes": (
         "torch assumes that symbolic sizes that are equal in the first call stay equal (`{old}`). Tell it not to, or "
@@ -45,7 +49,7 @@ _ADVICE: dict[str, str] = {
     "torch setting": "Set it once, before the first call.",
     "number": (
         "torch keeps a number that it has seen only once as a constant. Pass it as a tensor, torch.tensor({argument}), "
-        "or compile with dynamic=True."
+        f"or compile with {DYNAMIC}."
     ),
     "flag": (
         "Each value of `{argument}` takes its own branch, and its own code. If it changes often, make it a tensor and "
@@ -99,9 +103,13 @@ _ADVICE: dict[str, str] = {
     ),
 }
 _SMALL = (
-    "torch compiles separate code for sizes 0 and 1, with dynamic=True too. To share one code, if nothing depends on "
-    "the size: torch._dynamo.decorators.mark_unbacked({argument}, {dimension}) before the first call. Or pad to sizes "
-    "from 2."
+    "torch compiles separate code for sizes 0 and 1, also if sizes are dynamic. To share one code, if nothing depends "
+    "on the size and a size of 1 is not broadcast: torch._dynamo.decorators.mark_unbacked({argument}, {dimension}) "
+    "before the first call. Or pad to sizes from 2."
+)
+_INT = (
+    f"torch keeps a number that it has seen only once as a constant. Compile with {DYNAMIC}; or, if the code only "
+    "computes with it (it is no size, index or end of a slice), pass it as a tensor, torch.tensor({argument})."
 )
 _OF_MODULE = (
     "`{argument}` belongs to a module, and the code was compiled for its earlier state. Convert, move, freeze or "
@@ -109,7 +117,7 @@ _OF_MODULE = (
 )
 _INT_OF_MODULE = (
     "`{argument}` changes between calls, and torch keeps it as a constant. Hold it in a tensor that is changed in "
-    "place (register_buffer); or compile with dynamic=True and this setting, which makes the ints of modules symbolic."
+    f"place (register_buffer); or compile with {DYNAMIC} and this setting, which makes the ints of modules symbolic."
 )
 _UNNAMED = "The code holds only where `{old}`. Pass values for which that holds."
 _GROWING = (
@@ -135,9 +143,12 @@ CAUSES = tuple(_ADVICE)
 """All causes of recompilation, in order of priority."""
 
 
-def advise_on(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
-    """Advice in words, and the settings with the same effect, () if there are none."""
-    text = _particular(failure) or _ADVICE[failure.cause]
+def advise_on(failure: GuardFailure, *, of_module: bool) -> tuple[str, tuple[str, ...]]:
+    """Advice in words, and the settings with the same effect, () if there are none.
+
+    `of_module` is whether what changed is an attribute of a module.
+    """
+    text = _particular(failure, of_module) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
     names = {
         "argument": failure.argument,
@@ -149,7 +160,7 @@ def advise_on(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
     return text.format(**names), _SETTINGS.get(text, ())
 
 
-def _particular(failure: GuardFailure) -> str:
+def _particular(failure: GuardFailure, of_module: bool) -> str:
     """Advice more specific than the cause's general advice; "" if there is none."""
     is_part = "." in failure.argument or "[" in failure.argument
     if re.search(r"\._(?:parameters|buffers)\[", failure.source) and failure.cause in _OF_TENSORS:
@@ -157,16 +168,16 @@ def _particular(failure: GuardFailure) -> str:
     if failure.cause in ("condition", "condition on sizes") and not failure.argument:
         return _UNNAMED
     if failure.cause == "shape" and {failure.old, failure.new} & {"0", "1"}:
-        return _SMALL
+        return _GROWING if of_module else _SMALL
     if failure.cause in ("flag", "global") and is_part:
         return _STATE if failure.cause == "flag" else _GLOBAL_OBJECT
     if failure.cause == "module attribute" and failure.argument.endswith("['lr']"):
         return _LEARNING_RATE
-    if failure.cause == "module attribute" and failure.new.startswith("the int "):
-        return _INT_OF_MODULE
-    is_of_module = failure.source.startswith("L['self']") or "._modules[" in failure.source
+    if failure.cause in ("number", "module attribute") and failure.new.startswith("the int "):
+        return _INT_OF_MODULE if of_module else _INT
+    is_attribute = of_module or failure.source.startswith("L['self']") or "._modules[" in failure.source
     is_global_length = failure.cause == "global" and " item" in failure.words
-    return _GROWING if is_global_length or (failure.cause == "length" and is_of_module) else ""
+    return _GROWING if is_global_length or (failure.cause == "length" and is_attribute) else ""
 
 
 def applicability(settings: Sequence[str], others: str) -> Applicability:
@@ -202,11 +213,11 @@ def inner_advice(function: str, resumes: bool) -> str:
     if resumes:
         return (
             f"This is the rest of `{function}` after a graph break, recompiled whenever `{function}` is. Remove the "
-            "break, or compile with dynamic=True."
+            f"break, or compile with {DYNAMIC}."
         )
     return (
         f"`{function}` is compiled by itself: a graph break keeps it out of its caller's graph. Remove the break, mark "
-        "its arguments dynamic, or compile with dynamic=True."
+        f"its arguments dynamic, or compile with {DYNAMIC}."
     )
 
 

@@ -76,7 +76,8 @@ def recompile(
     if not nearest:
         return known
     first = next((failure for failure in nearest if failure.cause not in advice.CONDITIONS), nearest[0])
-    text, settings = advice.advise_on(first)
+    held = any(guard.of_module and guard.source == first.source for entry in entries for guard in entry.guards)
+    text, settings = advice.advise_on(first, of_module=held)
     if first.cause == advice.IDENTITY and first.argument == UNNAMED:
         text = advice.ON_THE_STACK
     if first.cause in advice.SIZES and (resumes or not is_outermost):
@@ -244,7 +245,7 @@ def _cause(guard: FailedGuard) -> str:
         return "function"
     if guard.kind in ("TYPE_MATCH", "CLASS_MATCH", "TENSOR_MATCH"):
         return "type"
-    if re.match(r"L\['self'\]\.", guard.source) or "._modules[" in guard.source:
+    if guard.of_module or re.match(r"L\['self'\]\.", guard.source) or "._modules[" in guard.source:
         return "module attribute"
     return _value_cause(guard)
 

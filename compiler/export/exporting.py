@@ -22,7 +22,7 @@ from compiler.calls.call import Call
 from compiler.capture.breaks import graph_break
 from compiler.capture.error_words import first_lines
 from compiler.capture.graphs import graph_artifact, line_origins
-from compiler.capture.sources import SourceBook, is_installed
+from compiler.capture.sources import SourceBook, is_cell, is_installed
 from compiler.capture.suggestions.rewrites import IS_OF_TENSOR
 from compiler.capture.suggestions.values import BRANCH, UNKNOWN
 from compiler.process import preserve_state
@@ -156,7 +156,7 @@ def _why_never(fn: Any) -> Problem | None:
 
 def _failed_export(error: Exception, mode: str, book: SourceBook) -> Exported:
     found = places_of(error) if dynamo.is_dynamo_error(error) else _places(error)
-    places = tuple(place for place in found if place.file != __file__ and not place.file.startswith("<"))
+    places = tuple(place for place in found if place.file != __file__ and _is_source(place.file))
     words = first_lines(error, 3)
     if not places:
         words = words.partition(_SUGGESTED)[0].rstrip()
@@ -195,6 +195,10 @@ def _places(error: BaseException) -> list[Place]:
     own = [frame for frame in frames[inside:] if not _is_torch(frame.filename)]
     last = max((index for index, frame in enumerate(own) if not is_installed(frame.filename)), default=-1)
     return [place_of(frame) for frame in own[: last + 1]]
+
+
+def _is_source(file: str) -> bool:
+    return is_cell(file) or not file.startswith("<")
 
 
 def _is_torch(file: str) -> bool:

@@ -237,7 +237,10 @@ def recompile_of(
         entry, _, words = reason.partition(": ")
         failures.append(failure_of(instance.get(entry, entry), words, guards, symbols))
     first = failures[telling] if failures else None
-    text, settings = advice.advise_on(first) if first is not None else ("", ())
+    text: str = ""
+    settings: tuple[str, ...] = ()
+    if first is not None:  # a log does not say what `self` is; in most programs it is a module
+        text, settings = advice.advise_on(first, of_module=first.source.startswith(("L['self'].", "self.")))
     return Recompile(
         id=f"recompile[{frame.id}]", frame=frame.id, function=frame.function, file=frame.file, line=frame.line,
         reasons=tuple(reasons), failures=tuple(failures), cause=first.cause if first else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,12 +15,22 @@ class CannotWriteError(ValueError):
     """Raised if no code makes an argument of torch.compile; the message is one line."""
 
 
-def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Code that defines COMPILE. Raises CannotWriteError."""
+def arguments_text(arguments: Mapping[str, Any], beside: Path | None = None) -> str:
+    """Code that defines COMPILE. Raises CannotWriteError.
+
+    `beside` is the folder of the file that gets the code, which then goes from there to folders above and below it.
+    """
     folders: dict[str, None] = {}
     made = _code_of("torch.compile's arguments", dict(arguments), folders)
-    start = ["import pkgutil\n"] if folders else []
-    return "\n".join([*start, *(f"sys.path.insert(0, {folder!r})" for folder in folders), f"COMPILE = {made}"])
+    start = ["import pkgutil", "from pathlib import Path\n"] if folders else []
+    return "\n".join([*start, *(_import_from(Path(each), beside) for each in folders), f"COMPILE = {made}"])
+
+
+def _import_from(folder: Path, beside: Path | None) -> str:
+    if beside is None or not (folder.is_relative_to(beside) or beside.is_relative_to(folder)):
+        return f"sys.path.insert(0, {str(folder)!r})  # a folder of this machine"
+    way = os.path.relpath(folder, beside)
+    return f"sys.path.insert(0, str(Path(__file__).resolve().parent / {way!r}))"
 
 
 def _code_of(name: str, value: Any, folders: dict[str, None]) -> str:

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -181,11 +182,11 @@ class Repro:
     draws: bool = False
     about: str = ""
 
-    def text(self) -> str:
-        """The file."""
+    def text(self, folder: Path | None = None) -> str:
+        """The file; in a known folder, it names other folders by the way from there."""
         return "\n".join([
             f'"""{self.about or self.shows}"""', "", "from __future__ import annotations", "", "import sys", "",
-            "import torch", "", arguments_text(self.compile),
+            "import torch", "", arguments_text(self.compile, folder),
             f"SHOWS = {self.shows!r}", *self._settings(), "torch.manual_seed(0)", "", self.body.strip(), "\n",
             self._show().strip("\n"), "", _MAIN,
         ])  # fmt: skip

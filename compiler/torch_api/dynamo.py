@@ -66,7 +66,7 @@ from compiler.torch_api.guards import (
     timed_tree,
 )
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
-from compiler.torch_api.patching import Function, call_after, call_before, call_instead, replace_attributes
+from compiler.torch_api.patching import Function, call_after, call_before, call_inside, call_instead, replace_attributes
 from compiler.torch_api.released import empty_method_caches, release_guards
 from compiler.torch_api.traced_lines import places_of, watch_restarts
 
@@ -152,6 +152,7 @@ def observe(observer: DynamoObserver) -> Iterator[Observation]:
         stack.enter_context(replace_attributes([
             (convert_frame.CatchErrorsWrapper, "__call__", session.wrap_convert),
             (convert_frame, "_compile", call_instead(session.observe_compile)),
+            (convert_frame, "_fullgraph_capture_frame", call_inside(session.leave_to_user)),
             (OutputGraph, "__init__", call_after(session.observe_output)),
             (OutputGraph, "_call_user_compiler", call_instead(session.observe_call_user_compiler)),
             (InstructionTranslatorBase, "log_graph_break", call_before(session.observe_log_graph_break)),
@@ -188,6 +189,12 @@ class Observation:
         finally:
             self.observer = observer
             self.ignored |= set(self.codes) - before
+
+    @contextmanager
+    def leave_to_user(self, *_: Any, **__: Any) -> Iterator[None]:
+        """Observe nothing in a capture by torch.export or aot_compile, which begins no compilation of a frame."""
+        with self.pause_observing(), module_calls.pause_watching():
+            yield
 
     def is_observing(self) -> bool:
         """Whether compilations are observed now."""

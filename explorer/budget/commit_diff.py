@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from explorer.budget.reports import report_rows
 from explorer.reading.plain_text import columns
 from explorer.reading.provenance import innermost_lines
 from explorer.run.answers import Answer
-from explorer.run.diff import ArtifactDiff, RunDiff, compared_lines
+from explorer.run.diff import ArtifactDiff, RunDiff, compared_rows
 
 MOST_LINES = 6
 
@@ -53,7 +54,7 @@ def _source_lines(record: Record) -> dict[str, tuple[str, int, str]]:
 def _source_lines_behind(
     each: ArtifactDiff, found: RunDiff, source: dict[str, dict[str, tuple[str, int, str]]]
 ) -> list[Behind]:
-    """The source lines of what is on one side only: those that changed themselves, or else all."""
+    """The edited source lines of what is on one side only. A line that has only moved is not edited."""
     if not each.lines and each.before and each.after:
         return []
     rows = _changed_rows(each.before, each.after)
@@ -64,19 +65,19 @@ def _source_lines_behind(
         for name in _lines_of_rows(artifact, record, rows[side])
         if name in source[side]
     ))  # fmt: skip
-    codes = {side: {code for _, _, code in known.values()} for side, known in source.items()}
-    edited = [one for one in lines if one.code not in codes["+" if one.side == "-" else "-"]]
-    return edited or lines
+    counts = {side: Counter(code for _, _, code in known.values()) for side, known in source.items()}
+    return [one for one in lines if (counts[one.side] - counts["+" if one.side == "-" else "-"])[one.code]]
 
 
 def _changed_rows(before: Artifact | None, after: Artifact | None) -> dict[str, list[int]]:
     """The rows, from 1, that only one side has."""
-    old, new = (compared_lines(side) if side else [] for side in (before, after))
+    old, new = (compared_rows(side) if side else [] for side in (before, after))
     found: dict[str, list[int]] = {"-": [], "+": []}
-    for tag, first, last, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    texts = [[line for _, line in side] for side in (old, new)]
+    for tag, first, last, start, end in difflib.SequenceMatcher(None, texts[0], texts[1], autojunk=False).get_opcodes():
         if tag != "equal":
-            found["-"] += range(first + 1, last + 1)
-            found["+"] += range(start + 1, end + 1)
+            found["-"] += [row for row, _ in old[first:last]]
+            found["+"] += [row for row, _ in new[start:end]]
     return found
 
 

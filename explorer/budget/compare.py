@@ -18,6 +18,7 @@ TIME_TOLERANCE: Final = 0.25
 COMPILE_TOLERANCE: Final = 1.0
 COMPILE_SECONDS: Final = 3.0
 """Seconds by which compiling may take longer, if that is more than its share."""
+_LISTED_BY_DIFF: Final = frozenset({"breaks", "recompilations"})
 _TOLERANCE = re.compile(r"(\d+(?:\.\d+)?)(%?)")
 
 
@@ -82,9 +83,15 @@ def compare(
 
 def changes_between(before: Record, after: Record) -> tuple[Change, ...]:
     """The changes of all metrics between two records; what grows counts as regressed, without any tolerance."""
-    old = metrics_of(before)
+    old = _metrics_of_diff(before)
     entry = Entry({}, {each.name: each.value for each in old}, {each.name: names_of(each) for each in old})
-    return compare("", metrics_of(after), entry, {}, {}, "").changes
+    return compare("", _metrics_of_diff(after), entry, {}, {}, "").changes
+
+
+def _metrics_of_diff(record: Record) -> list[Metric]:
+    """All metrics; breaks and recompilations are those of all code, as a diff lists them all."""
+    of_all_code = {each.name: each for each in metrics_of(record, all_code=True)}
+    return [of_all_code[each.name] if each.name in _LISTED_BY_DIFF else each for each in metrics_of(record)]
 
 
 def _change(

@@ -144,8 +144,8 @@ class _Counting:
         return Place(what, str(attrs.get("file", "")), int(attrs.get("line", 0)), message or f"{what}: {own[0].label}")
 
     def breaks(self) -> Metric:
-        own = (found for found in self.record.breaks if not is_by_design(found))
-        return self._metric("breaks", (self._break(found) for found in own if self.all_code or found.whose == "user"))
+        own = [found for found in self.record.breaks if found.whose == "user" and not is_by_design(found)]
+        return self._metric("breaks", map(self._break, self.record.breaks if self.all_code else own))
 
     def _break(self, found: GraphBreak) -> Place:
         span = users_span(found)
@@ -154,12 +154,14 @@ class _Counting:
         return Place(f"{file} {function}: {code}", file, line, one_line(found.what or found.kind))
 
     def recompilations(self) -> Metric:
-        own = (found for found in self.record.recompiles if not is_by_design(found) and self._counts(found.file))
+        """All that torch counts, also those that nobody can avoid: their message says so."""
+        own = (found for found in self.record.recompiles if self._counts(found.file))
         return self._metric("recompilations", map(self._recompilation, own))
 
     def _recompilation(self, found: Recompile) -> Place:
         what = f"{found.file} {function_name(found.function)}: {found.cause or 'guards'} of {found.argument or '?'}"
-        return Place(what, found.file, found.line, recompile_reason(found))
+        by_design = f". {found.advice}" if is_by_design(found) else ""
+        return Place(what, found.file, found.line, recompile_reason(found) + by_design)
 
     def graphs(self) -> Metric:
         captured = self.record.of_stage("captured")

@@ -199,7 +199,7 @@ def write_repro(
     found = maker.add_about(found)
     saved = repr(str(maker.values_path.resolve()))
     beside = f"__import__('pathlib').Path(__file__).with_name({maker.values_path.name!r})"
-    files.replace_file(output, found.repro.text().replace(saved, beside).encode())
+    files.replace_file(output, found.repro.text(output.resolve().parent).replace(saved, beside).encode())
     if maker.values:
         import torch
 

@@ -20,7 +20,7 @@ from compiler.capture.sources import is_installed
 from explorer.budget.commit_diff import lines_behind
 from explorer.entry.file_call import UsageError, explore_loaded, what_is_missing
 from explorer.entry.followed_files import FollowedFiles, fresh_imports
-from explorer.entry.user_code import LoadError, UserError
+from explorer.entry.user_code import LoadError, ProgramEndError, UserError
 from explorer.reading.plain_text import columns
 from explorer.run.diff import LINES_SHOWN, RunDiff
 from explorer.run.run import Run
@@ -123,8 +123,6 @@ class Watch:
         except UserError as error:
             self._follow_error(error.cause)
             self.say(f"{error_text(error, self.args.code)}\nwaiting for the next save")
-        except SystemExit as error:
-            self.say(f"{self.args.code} ends the program (exit code {error.code!r}); waiting for the next save")
         except (UsageError, LoadError) as error:
             if is_first:
                 raise
@@ -169,6 +167,8 @@ def error_text(error: UserError, code: str) -> str:
     if missing := what_is_missing(error):
         return f"{code} {missing}"
     cause = error.cause
+    if isinstance(cause, ProgramEndError):
+        return str(cause)
     if isinstance(cause, SyntaxError):
         return _error_with_place(cause.filename or "?", cause.lineno or 0, cause.text or "", cause)
     frames = [frame for frame in traceback.extract_tb(error.trace) if not is_installed(frame.filename)]

@@ -31,8 +31,9 @@ _NOISE = {
     "amdgcn": re.compile(r"(?!)"),
     "llvm": re.compile(r",? !dbg !\d+"),
     "mlir": re.compile(r" loc\((?:#loc\w*|unknown)\)"),
+    "python": re.compile(r"(?<=# )File: .*?:\d+ (?=in )"),
 }
-"""Patterns of source locations and addresses within a line, by language of machine code."""
+"""Patterns of source locations and addresses within a line, by language."""
 
 _ADDED, _REMOVED = "rgba(0,158,115,0.22)", "rgba(213,94,0,0.22)"
 _PRE = "overflow:auto;max-height:32em;font-size:12px;line-height:1.35;text-align:left;white-space:pre"
@@ -93,9 +94,13 @@ class ArtifactDiff:
 
 def compared_lines(artifact: Artifact) -> list[str]:
     """The lines of an artifact, without instruction addresses and source locations."""
-    noise = _NOISE.get(artifact.language)
-    lines = text_lines(artifact.text)
-    return lines if noise is None else [noise.sub("", line) for line in lines if not _PLACE.match(line)]
+    return [line for _, line in compared_rows(artifact)]
+
+
+def compared_rows(artifact: Artifact) -> list[tuple[int, str]]:
+    """The compared lines, each with its row in the text, from 1."""
+    noise, rows = _NOISE.get(artifact.language), list(enumerate(text_lines(artifact.text), 1))
+    return rows if noise is None else [(row, noise.sub("", line)) for row, line in rows if not _PLACE.match(line)]
 
 
 def recompile_diff(record: Record, frame: str = "") -> ArtifactDiff:

@@ -90,7 +90,7 @@ def stages_table(record: Record) -> Table:
     rows = []
     for stage in stage_order(record):
         artifacts = record.of_stage(stage)
-        graphs = len({artifact.graph for artifact in artifacts if artifact.graph})
+        graphs = len({each.id if stage == "exported" else each.graph for each in artifacts} - {""})
         seconds = stage_seconds(record, stage)
         time = seconds_text(seconds) if seconds else ""
         rows.append(Row((stage_title(stage), str(graphs or ""), counts(artifacts), time)))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from explorer.cli import main
-from explorer.entry.cache_trials import TrialError, run_trials
+from explorer.entry.cache_trials import TRIALS, Trial, TrialError, run_trials, trial_document
+from explorer.render.text import document_text
 
 TORCH = """
 import json, os
@@ -96,3 +97,24 @@ def test_program_that_fails_ends_the_trials(program: Path, capsys: pytest.Captur
     assert main(["caches", "--", sys.executable, str(program)]) == 2
     assert "no data" in capsys.readouterr().err
     assert main(["caches"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("lookups", "compiling", "told"),
+    [
+        ({}, (0.1, 0.1), "start noticeably faster. Neither the FX graph cache nor AOTAutograd's cache was asked."),
+        ({"miss": 2}, (0.1, 0.1), "No cache makes this program start noticeably faster."),
+        ({}, (3.0, 0.1), "1.0 s less. Neither the FX graph cache nor AOTAutograd's cache was asked: what is saved"),
+        ({"miss": 2}, (3.0, 0.1), "warm local caches: 1.0 s less."),
+    ],
+)
+def test_a_cache_is_credited_with_time_of_torch_compile_alone(
+    lookups: dict[str, int], compiling: tuple[float, float], told: str
+) -> None:
+    cold, warm = (
+        Trial(name, seconds, spent, lookups, ())
+        for name, seconds, spent in zip(TRIALS[:2], (4.0, 3.0), compiling, strict=True)
+    )
+    lead = document_text(trial_document((cold, warm))).partition("\n\n")[0]
+    assert told in " ".join(lead.split())
+    assert ("was asked" in lead) == (not lookups)

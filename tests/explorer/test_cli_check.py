@@ -20,6 +20,7 @@ import torch
 import tcompile
 from compiler.capture import sources
 from explorer import cli
+from explorer.budget.commit_diff import lines_behind
 from explorer.budget.compare import Change, Report
 from explorer.budget.metrics import metrics_of
 from explorer.budget.reports import report_text
@@ -175,6 +176,17 @@ def test_a_place_in_a_package_is_moved_to_the_users_line(tmp_path: Path, monkeyp
     assert {(place.file, place.line) for place in found["breaks"].places} == {("own_code.py", 5)}
 
 
+def test_budget_and_diff_count_the_recompilations_that_torch_counts() -> None:
+    weight = torch.rand(4, 4, requires_grad=True)
+    once, thrice = (tcompile.explore(in_blocks, torch.rand(2, 4), weight, n, stages="captured") for n in (1, 3))
+    assert [len(run.record.recompiles) for run in (once, thrice)] == [0, 1]
+    found = {each.name: each for each in metrics_of(thrice.record)}["recompilations"]
+    assert [("two compilations, and no more" in place.message) for place in found.places] == [True]
+    diff = once.diff(thrice)
+    assert re.search(r"^recompilations +0 +1$", lines_behind(diff), re.MULTILINE)
+    assert "recompilations: 0 -> 1" in diff.capture
+
+
 @pytest.mark.parametrize(("after", "shown"), [(4401.0, "4,400 B  4,401 B  4,400 B"), (8192.0, "4.3 KiB  8.0 KiB")])
 def test_bytes_are_exact_where_rounding_hides_a_difference(after: float, shown: str) -> None:
     change = Change("saved_bytes", "regressed", 4400.0, after, 4400.0, "bytes")
@@ -258,6 +270,17 @@ def test_fixture_checks_a_budget_and_plugin_hides_the_trace(folder: Path) -> Non
         with pytest.raises(pytest.fail.Exception, match=words):
             TcompileBudget(name, baseline, False)(fn, x, stages="captured")
     assert list(json.loads(baseline.read_text())["checks"]) == ["test_it"]
+
+
+def in_blocks(x: torch.Tensor, weight: torch.Tensor, blocks: int) -> torch.Tensor:
+    for _ in range(blocks):
+        x = block(x, weight)
+        torch._dynamo.graph_break()
+    return x
+
+
+def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ weight)
 
 
 def kept(x: torch.Tensor) -> torch.Tensor:

@@ -55,6 +55,8 @@ def test_watch_shows_changes_and_survives_errors(tmp_path: Path) -> None:
         assert "    def broken(:\n" in watching.wait_for("model.py:7: SyntaxError")
         watching.save("model.py", MODEL.replace("softmax", "sofmax"))
         watching.wait_for("model.py:6: AttributeError")
+        watching.save("model.py", MODEL + "raise SystemExit(3)\n")
+        watching.wait_for("\nmodel.py:7 ended the program by SystemExit\\(3\\) when imported")
         watching.save("model.py", MODEL + "input()\n")
         watching.wait_for("asks for input \\(model.py:7\\)")
         (tmp_path / "model.py").unlink()

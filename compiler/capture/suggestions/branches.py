@@ -368,7 +368,10 @@ def assert_in_graph(case: Case) -> Lines | None:
     """Rewrite `assert c, message` and `if c: raise ...` as the graph node `torch._assert_async(c, "message")`.
 
     `if x is not None and c: raise ...` keeps its first part: `if x is not None: torch._assert_async(c, "message")`.
+    None in a `try` that may catch the exception: an assertion of the graph fails later.
     """
+    if _may_be_caught(case):
+        return None
     own = case.statement.test if isinstance(case.statement, ast.If) else None
     guards = _protecting_operands(own) if isinstance(own, ast.BoolOp) and isinstance(own.op, ast.And) else []
     match case.statement:
@@ -391,6 +394,13 @@ def assert_in_graph(case: Case) -> Lines | None:
         kept = " and ".join(map(ast.unparse, guards))
         check = f"if {kept}:\n{' ' * (case.statement.col_offset + 4)}{check}"
     return put_code(case, case.statement, check)
+
+
+def _may_be_caught(case: Case) -> bool:
+    """Whether the statement is in the body of a `try` that has handlers."""
+    tries = (node for node in case.around if isinstance(node, ast.Try) and node.handlers)
+    inside = (part for node in tries for statement in node.body for part in ast.walk(statement))
+    return any(part is case.statement for part in inside)
 
 
 def checks(case: Case) -> bool:

@@ -39,9 +39,8 @@ def snippet(change: Change) -> list[str]:
     if change.regions:
         compiled = ", ".join(["block.forward", *given])
         return [f"for block in {_lists_of(change.regions)}:", f"    block.forward = torch.compile({compiled})"]
-    if given:
-        return [f"torch.compile({', '.join(['model', *given])})"]
-    return list(change.settings)
+    whole = [f"torch.compile({', '.join(['model', *given])})"] if given else []
+    return [*change.settings, *whole]
 
 
 def _lists_of(blocks: Sequence[str]) -> str:

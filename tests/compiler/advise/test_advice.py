@@ -279,6 +279,15 @@ def test_tiny_reductions_float64_of_a_table_and_a_large_result_are_found() -> No
     assert "float64" not in found(record)
 
 
+def test_scores_of_several_heads_are_known_as_attention() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v
+
+    told = found(recorded(attention, *torch.randn(3, 2, 4, 512, 16), target="h100"))["large-intermediate"]
+    assert told.change is not None
+    assert "scaled_dot_product_attention" in told.change.text
+
+
 def test_unfused_kernels_are_reported_with_bytes_and_reason() -> None:
     def three_ways(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.sin()
@@ -313,6 +322,17 @@ def test_suggested_code_names_its_backend(slow_blocks: Record) -> None:
 
 
 # Capture
+
+
+def test_dynamic_is_suggested_where_it_helps() -> None:
+    def changes(*sizes: int) -> list[dict[str, Any]]:
+        calls = [(torch.randn(size, 8),) for size in sizes]
+        options = parse_options(target="cpu", stages=("captured",))
+        record = explore(lambda x: x * 2, calls=calls, options=options).record
+        return [dict(each.change.options) for each in advise(record) if each.rule == "recompile" and each.change]
+
+    assert changes(4, 5) == [{"dynamic": True}]
+    assert changes(4, 1, 0) == [{}]  # each of these sizes has code of its own, also with dynamic=True
 
 
 def test_break_advice_has_a_rewrite() -> None:

@@ -205,6 +205,18 @@ CASES = (
         "    def forward(self, x):\n        self.steps += 1\n        return x * self.steps\nf = M()\n",
     ),
     Again(
+        "module attribute", "s.steps",
+        "class M(nn.Module):\n    def __init__(s):\n        super().__init__()\n        s.steps = 2\n"
+        "    def forward(s, x):\n        s.steps += 1\n        return x * s.steps\nf = M()\n",
+        each(A, A), "the int 2", "the int 3", options={"dynamic": True}, settings=True, word="ints of modules",
+    ),
+    Again(
+        "module attribute", "self.end",
+        "class Cut:\n    def __init__(self):\n        self.end = 2\n"
+        "    def cut(self, x):\n        self.end += 1\n        return x[:, :self.end] * 2\nf = Cut().cut\n",
+        each(A, A), "the int 2", "the int 3", options={"dynamic": True}, word="end of a slice",
+    ),
+    Again(
         "equal sizes", "y and x", "def f(x, y):\n    return x.sum() + y.sum()\n", each(f"{A}, {A}", f"{A}, {B}"),
         "y.size(0) == x.size(0)", "no longer so", fixed_calls=each(f"{A}, {B}", f"{B}, {A}"),
         start={"dynamic": True}, settings=True, word="first call",

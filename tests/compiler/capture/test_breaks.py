@@ -14,7 +14,7 @@ import torch
 from torch.export.pt2_archive._package import AOTICompiledModel
 from torch.utils._pytree import tree_structure, treespec_dumps
 
-from compiler.capture.breaks import graph_break
+from compiler.capture.breaks import _first_sentence, graph_break
 from compiler.capture.sources import SourceBook
 from compiler.engine import Exploration, explore
 from compiler.record import Record
@@ -525,3 +525,8 @@ def test_optimizer_breaks_never_advise_editing_torch(name: str) -> None:
     assert found
     assert "Take the line out" not in told
     assert "decorator" not in told
+
+
+def test_first_sentence_goes_on_after_an_abbreviation() -> None:
+    assert _first_sentence("A branch (e.g. `if x:`) is seen. Dynamo\nstops.") == "A branch (e.g. `if x:`) is seen."
+    assert _first_sentence("Only one") == "Only one"

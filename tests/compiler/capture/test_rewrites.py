@@ -95,6 +95,7 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("import math", "if not math.isfinite(y.sum().item()):", '    raise ValueError("inf")'): (MAYBE,),
     ("z = x", "if y.sum() > 3:", "    y += x", "    z = x * 2", "y = y * z"): (MAYBE,),
     ("if y.sum().item() > 99:", '    raise ValueError("large")'): (MAYBE,),
+    ("try:", "    if y.sum() > 3:", "        raise ValueError", "except ValueError:", "    y = y - 1"): NONE,
     ("torch._dynamo.graph_break()",): (EDIT,),
     ("y = copy.deepcopy(y.detach())",): (EDIT,),
 }  # fmt: skip

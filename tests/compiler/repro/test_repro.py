@@ -135,6 +135,13 @@ def test_repro_imports_a_backend_and_names_the_remedy(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "backend_of_repro", module)
     (tmp_path / "arguments.py").write_text(f"import sys\n{arguments_text({'backend': module.backend})}")
     assert runpy.run_path("arguments.py")["COMPILE"]["backend"] is module.backend
+    places = {tmp_path: True, tmp_path / "a" / "b": True, tmp_path.parent: True, Path("/usr"): False}
+    for beside, found in places.items():
+        text = arguments_text({"backend": module.backend}, beside)
+        assert (str(tmp_path) not in text, "# a folder of this machine" not in text) == (found, found)
+        lines = text.replace("__file__", repr(str(beside / "repro.py"))).partition("COMPILE")[0]
+        exec(f"import sys\n{lines}")
+        assert Path(sys.path.pop(0)).resolve() == tmp_path
     with pytest.raises(CannotWriteError, match="backend is <lambda>, which another process can't import"):
         arguments_text({"backend": lambda module, _inputs: module})
     run = tcompile.explore(module.model, torch.tensor([1.0, 2, 3]), backend=module.backend, check=True, target="cpu")

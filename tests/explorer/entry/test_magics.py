@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import textwrap
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
+from explorer.budget.commit_diff import lines_behind
 from explorer.entry import callee, magics
+from explorer.entry.watch import changes_text, difference
 from explorer.run.run import Run
 
 SETUP = """
@@ -409,6 +412,21 @@ def test_cell_below_another_magic_is_explored(shell: Shell) -> None:
     assert "inside" in shell["seen"].stdout
 
 
+def test_refused_export_of_a_cell_has_its_line(shell: Shell) -> None:
+    shell.ran("class Branching(nn.Module):\n    def forward(self, x):\n        return x if x.sum() > 0 else -x")
+    shell.ran("import tcompile\nrun = tcompile.export(Branching(), torch.ones(3))")
+    card = str(shell["run"].cards)
+    assert re.search(r"^  cell( \d+)?:3:\d+ in forward\n      x\.sum\(\) > 0$", card, re.MULTILINE)
+    assert "and here again in export strict" in card
+
+
+def test_cell_can_export_strictly_and_is_explored(shell: Shell) -> None:
+    ran = shell.ran("%%tcompile --backend eager\nexported = torch.export.export(net, (x,), strict=True)\nf(x)")
+    assert ran.error == ""
+    assert [each.function for each in shell["_tc"].record.frames] == ["f"]
+    assert torch.equal(shell["exported"].module()(shell["x"]), shell["net"](shell["x"]))
+
+
 def test_awaiting_cell_below_another_magic_is_refused(shell: Shell) -> None:
     ran = shell.ran("%%time\n%%tcompile\nawait awaited(x)")
     assert "'await' outside function" in ran.error
@@ -535,3 +553,19 @@ def test_a_watch_that_is_refused_leaves_the_old_one(watching: Shell) -> None:
     before = watching["_tc"]
     watching.ran("outer = torch.compile(inner, backend='eager')")
     assert watching["_tc"] is not before
+
+
+def test_watch_takes_edited_lines_alone_for_causes(watching: Shell) -> None:
+    first = watching["_tc"]
+    watching.ran("N = 2\ndef inner(v):\n    return v + 1")  # another cell, another line
+    moved = watching["_tc"]
+    assert moved is not first
+    assert changes_text(difference(first, moved)) == "nothing changed but the source"
+    watching.ran("def inner(v):\n    return v + N")
+    edited = watching["_tc"]
+    assert [line[:3] for line in lines_behind(difference(moved, edited)).splitlines() if " return " in line] == [
+        "  -", "  +"
+    ]  # fmt: skip
+    watching.ran("N = 3")
+    assert "captured[0/0]" in (told := changes_text(difference(edited, watching["_tc"])))
+    assert "because of" not in told

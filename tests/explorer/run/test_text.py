@@ -192,6 +192,16 @@ def test_rendered_bytecode_is_not_counted_as_instructions() -> None:
     assert counts([listing, python]) == "1 instruction"
 
 
+def test_exports_of_one_call_are_not_added_up() -> None:
+    op = Entity("exported.add", "call", "add")
+    programs = {name: Artifact(f"exported[{name}]", "exported", name, "python", "", entities=(op,) * ops)
+                for name, ops in (("non-strict", 2), ("strict", 2), ("other", 3))}  # fmt: skip
+    assert counts(list(programs.values())) == "non-strict and strict: 2 ops; other: 3 ops"
+    assert counts([programs["strict"]]) == "2 ops"
+    record = small_record().with_fields(artifacts=tuple(programs.values())[:2])
+    assert [row.cells[1] for row in text.stages_table(record).rows] == ["2"]
+
+
 def test_names_are_clipped_in_their_middle() -> None:
     name = "triton_poi_fused_add_mul_relu_native_layer_norm_3"
     assert clip_name(name, 24) == "triton_poi_…_norm_3"
