@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from explorer.run.xray import XRayed
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
-NO_FIX = "No fix that was tried works here; the cards say why."
 
 _EXPLORE = """\
 Call a function or a model of a Python file under torch.compile, and show every stage it went through.
@@ -273,13 +272,14 @@ def _xray(args: argparse.Namespace) -> None:
     patch = Patch("") if args.sites_only else found.patch(_chosen_sites(found, args.fix))
     _show_progress("")
     if prints_json(args):
-        print_answer(diagnosis_answer(replace(run.diagnose(try_fixes=False), patch=str(patch))), args)
+        told = str(patch) if patch.files else found.found.patch
+        print_answer(diagnosis_answer(replace(run.diagnose(try_fixes=False), patch=told)), args)
     else:
         print(found)
     if not prints_json(args) and not args.sites_only and (found.sites or patch):
-        print(f"\n{patch.rstrip() or NO_FIX}")
+        print(f"\n{patch.rstrip()}")
     _save(run, args)
-    if patch and args.patch:
+    if patch.files and args.patch:
         files.replace_file(args.patch, patch.encoded())
         print(f"wrote {args.patch}")
     if patch.files and args.write:

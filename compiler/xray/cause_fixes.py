@@ -137,9 +137,9 @@ class Candidate:
 class Added:
     """A change of the source with the changes for some causes.
 
-    `causes` are the ids of the causes. `call` is an edit that inserts statements above the user's call. `at_call` are
-    further statements, for the place where the function is compiled or called. `is_dynamic`: the function is compiled
-    with `dynamic=True`. `untried` are the ids of causes whose changes were not tried with the others.
+    `causes` are the ids of the causes that it ends. `call` is an edit that inserts statements above the user's call.
+    `at_call` are further statements, for the place where the function is compiled or called. `is_dynamic`: the function
+    is compiled with `dynamic=True`. `untried` are the ids of causes whose changes were not tried with the others.
     """
 
     change: Change
@@ -217,7 +217,8 @@ class CauseTrials:
             if identity not in hidden and not self._replay(whole).recompilations:
                 continue
             breaks = self._replay(more).breaks - self._replay(whole).breaks
-            if breaks <= 0 and not self._difference(whole, more):
+            is_alone = whole == Candidate("")
+            if breaks <= 0 and not self._difference(whole, more) and (is_alone or not self._failure_of(more)):
                 whole = more
                 added.append(identity)
         if not (added or change.edits or change.settings) and (found := self._added_keywords(change)):
@@ -225,7 +226,19 @@ class CauseTrials:
         edit = self._edit_of_call(whole)
         told = replace(whole, marks=()) if edit else whole
         at_call = tuple(map(self._spell, told.code_at_call))
-        return Added(self._change(whole), tuple(added), edit, at_call, bool(whole.dynamic), tuple(untried))
+        ended = tuple(each.id for each in self.found.causes if each.id in added or self._is_ended(each, whole))
+        return Added(self._change(whole), ended, edit, at_call, bool(whole.dynamic), tuple(untried))
+
+    def _is_ended(self, cause: Cause, whole: Candidate) -> bool:
+        """Whether a change ends a cause for which it has no change of its own."""
+        if whole == Candidate("") or self.budget.is_spent(ADDED):
+            return False
+        replay = self._replay(whole)
+        if replay.outcome.raised:
+            return False
+        if not replay.recompilations:
+            return cause.as_it_is or not replay.breaks
+        return cause.as_it_is and not self._count_left(cause, whole)[0]
 
     def _added_keywords(self, change: Change) -> Added | None:
         """The keywords of the user's call of a package, if they were chosen; they were tried without other changes."""
@@ -298,10 +311,18 @@ class CauseTrials:
         if cause.as_it_is and before.recompilations - after.recompilations < cause.count:
             words = f"{after.recompilations} recompilations in all with it, {before.recompilations} without"
             return replace(told, words=f"it does not save the {cause.count} of this cause: {words}")
+        if why := self._failure_of(candidate):
+            return replace(told, words=f"with it, {why}")
         where = "" if cause.as_it_is else ", once the graph breaks are gone"
         plain = "; calls that need other code run as plain Python" if candidate.stance else ""
         words = f"nothing is compiled again for this{where}, and the results are the same{plain}"
         return replace(told, state="verified", words=words)
+
+    def _failure_of(self, candidate: Candidate) -> str:
+        """Why the user's backend can't compile the program with a change; "" if it can."""
+        prepare = functools.partial(self._prepare, candidate)
+        with preserve_marks(self._tensors()):
+            return self.found.failure_of_patch(self._change(candidate), prepare, candidate.dynamic)
 
     def _count_left(self, cause: Cause, candidate: Candidate) -> tuple[int, str]:
         """Number of recompilations that a cause still triggers with a change, and words on a new cause ("" if none)."""

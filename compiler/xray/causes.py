@@ -24,6 +24,8 @@ from compiler.capture.guard_words import UNNAMED
 from compiler.capture.sources import is_installed, span_of
 from compiler.record import Cause, Frame, GuardFailure, Recompile, Record, Span, ValueOrigin
 from compiler.record.options import Options
+from compiler.record.plain_text import one_line
+from compiler.targets.destination import WRITERS
 from compiler.xray.bench import Bench, repeatable, restore_before
 from compiler.xray.call_edits import Parameters, UsersCall, find_users_call
 from compiler.xray.changing_values import Kinds
@@ -66,6 +68,10 @@ class Observing(Protocol):
 
 Explore = Callable[[Options], AbstractContextManager[Observing]]
 Prepare = Callable[[Call, int], tuple[Sequence[Any], Mapping[str, Any]]]
+
+
+def _as_called(call: Call, _: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    return call.args, call.kwargs
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,29 @@ class CauseSearch:
     def record_of_patch(self, change: Change) -> Record | None:
         """Explore all calls as they were explored, with a change; None if they fail."""
         options = replace(self.search.record.options, time=False, check=False)
-        return self.record_with(lambda call, _: (call.args, call.kwargs), options, as_it_is=True, change=change)[0]
+        return self.record_with(_as_called, options, as_it_is=True, change=change)[0]
+
+    def failure_of_patch(self, change: Change, prepare: Prepare = _as_called, dynamic: bool | None = None) -> str:
+        """Why the explored backend can't generate code for the program with a change, if it can without; "" if it can.
+
+        No code is built. Other backends than those that generate code are not tried. `prepare` is as for `record_with`.
+        """
+        if self.search.record.options.backend not in WRITERS:
+            return ""
+        found = self._failures(change, prepare, dynamic)
+        return next((each for each in found if each not in self._own_failures), "")
+
+    @functools.cached_property
+    def _own_failures(self) -> Sequence[str]:
+        return self._failures(Change(), _as_called, None)
+
+    def _failures(self, change: Change, prepare: Prepare, dynamic: bool | None) -> Sequence[str]:
+        """Why the explored backend can't generate code for graphs of the program with a change, or the calls fail."""
+        own = self.search.record.options
+        options = replace(own, stages=("kernels",), time=False, check=False, step=False, vs="",
+                          dynamic=own.dynamic if dynamic is None else dynamic)  # fmt: skip
+        record, error = self.record_with(prepare, options, as_it_is=True, change=change)
+        return [one_line(problem.reason) for problem in record.problems if problem.graph] if record else [error]
 
     def objects(self) -> list[Any]:
         """The user's objects that the calls reach."""
@@ -167,7 +195,7 @@ def find_causes(search: Search, explore: Explore) -> CauseSearch:
     collected = _Collection(found)
     collected.add(search.record, range(1, search.record.calls + 1), as_it_is=True)
     if len(calls) > 1 and search.sites:
-        hidden, problem = found.record_with(lambda call, _: (call.args, call.kwargs))
+        hidden, problem = found.record_with(_as_called)
         notes += [problem] if problem else []
         if hidden is not None:
             collected.add(hidden, [call.number for call in calls], as_it_is=False)

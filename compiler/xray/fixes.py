@@ -79,16 +79,26 @@ def _mark_more_breaks(fix: Fix, before: ProgramCost | None) -> Fix:
     return replace(fix, state="moves the break", words=f"with it alone, more lines break than before; {fix.words}")
 
 
+def _mark_failing(fix: Fix, why: str) -> Fix:
+    """A fix with the reason why the program can't be compiled with it; as it is if the reason is ""."""
+    return replace(fix, state="no fix known", words=f"with it, {why}") if why else fix
+
+
 def _count(fixes: Sequence[Fix], settings: tuple[str, ...]) -> int:
     return sum(each.settings == settings for fix in fixes for each in fix.suggestions)
 
 
 @dataclass
 class Trials:
-    """Tries fixes for the sites of one search."""
+    """Tries fixes for the sites of one search.
+
+    `failure_of` returns why the user's backend can't compile the program with a change, "" if it can. It is asked for
+    combinations only, as single trials end at AOTAutograd.
+    """
 
     search: Search
     budget: TimeBudget = field(default_factory=TimeBudget)
+    failure_of: Callable[[Change], str] = lambda _: ""
     _reasons: dict[frozenset[Fix], str] = field(default_factory=dict)
     _left: dict[Change, XRay] = field(default_factory=dict)
     _others: dict[str, list[Fix]] = field(default_factory=dict)
@@ -104,9 +114,21 @@ class Trials:
             found = {site.id: self._best(site) for site in costly_first}
             fixes = [found[site.id] for site in self.search.sites]
             self.search.hear("trying the fixes together")
-            tried = self._begin_with_one(fixes, self._combine(fixes))
+            tried = self._without_failing(self._begin_with_one(fixes, self._combine(fixes)))
             tried = replace(tried, fixes=tuple(map(self._mark_untried, tried.fixes)))
         return self._without_more_breaks(self.with_cost(self._with_cost_of_each(tried)))
+
+    def _without_failing(self, tried: Tried) -> Tried:
+        """The combination, without fixes with which the user's backend can't compile the program."""
+        chosen = [fix for fix in tried.fixes if fix.together]
+        why = self.failure_of(tried.change) if chosen else ""
+        if not why:
+            return tried
+        alone = {fix.site: self.failure_of(self.change_of_fixes([fix])) for fix in chosen}
+        failures = {site: each for site, each in alone.items() if each} or dict.fromkeys(alone, why)
+        marked = tuple(_mark_failing(fix, failures.get(fix.site, "")) for fix in tried.fixes)
+        rest = self._all_or_none([fix for fix in chosen if fix.site not in failures])
+        return self._without_failing(self._combination_of(marked, rest))
 
     def _without_more_breaks(self, tried: Tried) -> Tried:
         """The combination, without fixes after which the graph breaks at more lines than before.
@@ -118,7 +140,7 @@ class Trials:
         chosen = [fix for fix in tried.fixes if fix.together and not _breaks_more(tried.cost, fix.cost)]
         for fixes in (chosen, []):
             fewer = self.with_cost(replace(self._combination_of(tried.fixes, fixes), cost=tried.cost))
-            if not _breaks_more(fewer.cost, fewer.cost_after):
+            if not _breaks_more(fewer.cost, fewer.cost_after) and not self.failure_of(fewer.change):
                 break
         marked = (_mark_more_breaks(fix, tried.cost) for fix in fewer.fixes)
         return replace(fewer, fixes=tuple(marked))
@@ -214,7 +236,8 @@ class Trials:
             if not self.change_of_fixes([first]).fits(self.change_of_fixes([second])):
                 raise ValueError(f"the fixes of {first.site} and {second.site} edit the same line: choose one of them")
         with apart.forget_compilations():
-            return self._combination_of(fixes, chosen, self._reason_against(chosen))
+            why_not = self._reason_against(chosen) or self.failure_of(self.change_of_fixes(chosen))
+            return self._combination_of(fixes, chosen, why_not)
 
     def _best(self, site: Site) -> Fix:
         """Try the fixes of a site; return the first that is verified, or else the best."""

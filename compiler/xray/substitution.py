@@ -15,8 +15,8 @@ import linecache
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, takewhile
 from types import CodeType, FunctionType
 from typing import Any, Literal
 
@@ -85,6 +85,31 @@ class Edit:
     def overlaps(self, other: Edit) -> bool:
         return self.file == other.file and self.line <= other.end_line and other.line <= self.end_line
 
+    def merge(self, other: Edit) -> Edit | None:
+        """One edit for two of the same lines that change different parts of them; None for any others."""
+        if self == other:
+            return self
+        if (self.file, self.line, self.end_line) != (other.file, other.line, other.end_line):
+            return None
+        lines = linecache.getlines(self.file)[self.line - 1 : self.end_line]
+        old = "\n".join(line.rstrip("\r\n") for line in lines)
+        first, second = sorted((self, other), key=lambda edit: _changed_part(old, edit.text))
+        (_, end), (start, _) = (_changed_part(old, edit.text) for edit in (first, second))
+        if end >= start:
+            return None
+        return replace(self, text=first.text[: len(first.text) - len(old) + start] + second.text[start:])
+
+
+def _changed_part(old: str, new: str) -> tuple[int, int]:
+    """Start and end of the part of a text that is replaced in a new text."""
+    start = _count_equal(old, new)
+    return start, len(old) - _count_equal(old[start:][::-1], new[start:][::-1])
+
+
+def _count_equal(first: str, second: str) -> int:
+    """Number of characters at the start of two texts that are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -104,21 +129,32 @@ class Change:
 
     def __add__(self, other: Change) -> Change:
         return Change(
-            tuple(dict.fromkeys((*self.edits, *other.edits))),
+            _merge_edits(self.edits, other.edits),
             tuple(dict.fromkeys((*self.settings, *other.settings))),
             tuple(dict.fromkeys((*self.definitions, *other.definitions))),
         )
 
     def fits(self, other: Change) -> bool:
-        """Whether both changes can be combined: no line is edited in two different ways."""
-        pairs = ((mine, its) for mine in self.edits for its in other.edits if mine != its)
-        return not any(mine.overlaps(its) for mine, its in pairs)
+        """Whether both changes can be combined: no part of a line is edited in two different ways."""
+        pairs = ((mine, its) for mine in self.edits for its in other.edits if mine.overlaps(its))
+        return all(mine.merge(its) is not None for mine, its in pairs)
 
     @contextmanager
     def apply_settings(self) -> Iterator[None]:
         """Apply the settings during a block."""
         with with_settings(self.settings) if self.settings else nullcontext():
             yield
+
+
+def _merge_edits(edits: Sequence[Edit], others: Sequence[Edit]) -> tuple[Edit, ...]:
+    """All of these edits, in which one takes the place of several of the same lines."""
+    merged = list(edits)
+    for other in others:
+        same = next((edit for edit in merged if edit.overlaps(other)), other)
+        both = same.merge(other)
+        merged = [both if edit is same and both else edit for edit in merged]
+        merged += [other] if both is None or same is other else []
+    return tuple(dict.fromkeys(merged))
 
 
 @dataclass

@@ -84,15 +84,22 @@ def cause_promises(causes: Sequence[Cause], removed: Container[str], at_call: Se
     `at_call` are statements that are not in the diff, as they belong where the function is compiled or called.
     """
     gone, left = ([cause for cause in causes if (cause.id in removed) is each] for each in (True, False))
+    mended, unmended = ([cause for cause in left if _has_change(cause) is each] for each in (True, False))
     told = []
     if gone:
         told = [f"Changes for {_causes_words(gone)}. Results, gradients, output and attributes are the same."]
     told += [f"Add where you compile or call it: {statement}" for statement in at_call]
-    return [*told, f"Left, without a change that was tried and works: {_causes_words(left)}."] if left else told
+    if mended:
+        told.append(f"Left, with a change that works alone, on its card in run.xray(): {_causes_words(mended)}.")
+    return [*told, f"Left, without a change that was tried and works: {_causes_words(unmended)}."] if unmended else told
+
+
+def _has_change(cause: Cause) -> bool:
+    return cause.fix is not None and cause.fix.state == "verified"
 
 
 def _causes_words(causes: Sequence[Cause]) -> str:
-    places = ", ".join(place_text(cause.file, cause.line) for cause in causes)
+    places = ", ".join(dict.fromkeys(place_text(cause.file, cause.line) for cause in causes))
     return f"{pluralize(len(causes), 'cause')} of recompilation: {places}"
 
 

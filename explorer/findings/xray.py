@@ -156,7 +156,7 @@ def promises(found: XRay, left: XRay, why_not: str) -> list[str]:
     if why_not:
         return [head, f"NOT VERIFIED: tried together, {why_not}."]
     if not chosen:
-        head = f"No working fix for {pluralize(len(found.sites), 'site')}."
+        head = f"No working fix for {pluralize(len(found.sites), 'site')}; the cards in run.xray() say why."
     same = "Tried together: results, gradients, output and attributes are the same, also on random inputs."
     exceptions = [f"But at {places[fix.site]}: {fix.words.rstrip('.')}." for fix in chosen if fix.state != "verified"]
     rest = ", ".join(dict.fromkeys(place_text(site.file, site.line) for site in left.sites))

@@ -19,10 +19,11 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 class Patch(str):
-    """A unified diff of your files or cells, for `git apply` or `patch -p1`. It is "" if no fix works.
+    """A unified diff of your files or cells, for `git apply` or `patch -p1`.
 
-    `promise` are the lines above the diff, which begin with `#` and say what the fixes achieve. `files` have the whole
-    texts before and after. `is_verified` says whether the fixes were tried together, with the same results.
+    `promise` are the lines above the diff, which begin with `#` and say what the fixes achieve and what is left; if no
+    fix works, there are only these. `files` have the whole texts before and after. `is_verified` says whether the fixes
+    were tried together, with the same results.
     """
 
     __slots__ = ("files", "is_verified", "promise")
@@ -52,16 +53,10 @@ class Patch(str):
         return "\n\n".join(text.rstrip("\n") for text in texts) + "\n"
 
 
-def patch_of(
-    files: Sequence[EditedFile], promise: Sequence[str], is_verified: bool, *, has_more: bool = False
-) -> Patch:
-    """The patch for edited files; `promise` are sentences that say what the fixes achieve.
-
-    With `has_more`, they also name changes that are in no file, so that they are worth showing alone.
-    """
+def patch_of(files: Sequence[EditedFile], promise: Sequence[str], is_verified: bool = True) -> Patch:
+    """The patch for edited files; `promise` are sentences that say what the fixes achieve and what is left."""
     lines = tuple(f"# {sentence}\n" for sentence in promise)
-    diff = "".join(map(diff_of, files))
-    return Patch("".join(lines) + diff, tuple(files), lines, is_verified) if diff or has_more else Patch("")
+    return Patch("".join((*lines, *map(diff_of, files))), tuple(files), lines, is_verified)
 
 
 def diff_of(file: EditedFile) -> str:

@@ -227,7 +227,8 @@ class Run(RecordHolder):
         print(run.patch())          # what the fixes achieve, then the diff
         run.patch(sites=[1, 3])     # the fixes of sites 1 and 3 of `run.xray()`, tried together first
 
-        Tries the fixes first if necessary. `git apply` takes the diff; nothing is changed. Returns "" if no fix works.
+        Tries the fixes first if necessary. `git apply` takes the diff; nothing is changed. If no fix works, there are
+        only the lines that say what is left.
         """
         return self._xrayed.patch(sites)
 

@@ -173,7 +173,7 @@ class XRayed:
             from compiler.xray.time_limit import TimeBudget
 
             budget = TimeBudget(seconds)
-            trials = Trials(self._search_once(), budget)
+            trials = Trials(self._search_once(), budget, self._search_causes_once().failure_of_patch)
             of_causes = CauseTrials(self._search_causes_once(), budget)
             tried, causes = trials.run(), of_causes.run()
             added = of_causes.add_to(tried.change)
@@ -186,7 +186,8 @@ class XRayed:
             found = replace(self._add_tried_fixes(tried), causes=causes, states=states)
             patch = self._patch_of(tried, causes, added)
             self._patches[_ids_together(tried.fixes)] = patch
-            self._keep(replace(found, patch=str(patch)))
+            is_change = bool(patch.files or added.at_call)
+            self._keep(replace(found, patch=str(patch) if is_change else ""))
         return self
 
     def _with_kernels(self, tried: Tried, trials: Trials) -> Tried:
@@ -230,14 +231,15 @@ class XRayed:
         run.xray().patch(sites=[1, 3])    # fixes of these sites, numbered from 1 as on the cards; tried together first
 
         The lines above the diff say which breaks are gone, which are left, and whether results and side effects are the
-        same. Nothing is changed; `tcompile xray FILE:NAME --write` changes files. "" if no fix works.
+        same; if no fix works, there are only these lines. Nothing is changed; `tcompile xray FILE:NAME --write` changes
+        files.
         Raises ValueError for an unknown site, a site without a fix, or fixes that edit the same line.
         """
         found = self.try_fixes().found
         wanted = _ids_together(found.fixes) if sites is None else frozenset(map(self._site_id, sites))
         if wanted not in self._patches:
             is_known = wanted == _ids_together(found.fixes)
-            self._patches[wanted] = Patch(found.patch) if is_known else self._try_together(wanted)
+            self._patches[wanted] = _kept_patch(found) if is_known else self._try_together(wanted)
         return self._patches[wanted]
 
     def _site_id(self, site: str | int) -> str:
@@ -254,10 +256,12 @@ class XRayed:
         from compiler.xray.fixes import Trials
 
         chosen = [fix for fix in self.fixes if fix.site in ids]
+        if not chosen:
+            return Patch("")
         for fix in chosen:
             if fix.suggestion is None or not fix.suggestion.can_be_applied:
                 raise ValueError(f"{fix.site} has no fix to choose: {fix.words}")
-        trials = Trials(self._search_once())
+        trials = Trials(self._search_once(), failure_of=self._search_causes_once().failure_of_patch)
         tried = replace(trials.try_together(self.fixes, chosen), cost=self.found.cost)
         return self._patch_of(trials.with_cost(tried))
 
@@ -278,7 +282,7 @@ class XRayed:
         told = promises(self._add_tried_fixes(tried), tried.left, tried.why_not) if self.sites else []
         done = added.causes if added else ()
         told += cause_promises(causes, done, at_call)
-        return patch_of(files, told, not tried.why_not, has_more=bool(at_call))
+        return patch_of(files, told, not tried.why_not)
 
     def new_cell(self, sites: Sequence[str | int] | None = None) -> None:
         """Put the patched text of your cell into a new cell below this one; `sites` as for `patch`.
@@ -303,6 +307,15 @@ class XRayed:
 
     def __repr__(self) -> str:
         return f"<XRayed: {len(self)} sites; print it for their cards>"
+
+
+def _kept_patch(found: XRay) -> Patch:
+    """The patch of a record; if no fix worked, only lines that say what is left."""
+    if found.patch:
+        return Patch(found.patch)
+    left = replace(found, sites=found.left or (), problems=found.left_problems)
+    told = promises(found, left, "") if found.sites else []
+    return patch_of((), [*told, *cause_promises(found.causes, (), ())])
 
 
 def _row(site: Site, fix: Fix | None) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_recompilations_in_wrapped_package_code_are_of_the_users_call(folder: Pa
 
 def test_package_code_that_is_not_overridden_has_a_report(folder: Path) -> None:
     found = x_rayed("Upstream")
-    assert found.patch() == ""
+    assert found.patch().files == ()
     (report,) = found.reports
     assert report.startswith("torch.compile breaks the graph in forward (alien.py:31)\n")
     assert "    torch._dynamo.graph_break()\n" in report

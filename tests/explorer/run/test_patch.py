@@ -7,12 +7,14 @@ import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 import tcompile
 from explorer.run.patch import Patch
+from explorer.run.run import Run
 from explorer.run.xray import XRayed
 
 TWO = """\
@@ -40,6 +42,18 @@ def f(x):
     return x
 """
 
+COUNTED = """\
+import torch
+
+
+def f(x):
+    n = 0
+    while x.norm() > 1:
+        x = x / 2
+        n += 1
+    return x
+"""
+
 
 def imported(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -50,14 +64,19 @@ def imported(path: Path) -> ModuleType:
     return module
 
 
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
 def wrapper_entries() -> int:
     """Number of cache entries of the code that torch wraps each decorated function in; they count for all of these."""
     wrapper = torch._dynamo.external_utils.wrap_inline(imported).__code__
     return len(torch._dynamo.eval_frame._debug_get_cache_entry_list(wrapper))
 
 
-def x_rayed(path: Path) -> XRayed:
-    return tcompile.explore(imported(path).f, torch.ones(4), stages="captured", backend="eager").xray()
+def x_rayed(path: Path, **options: Any) -> XRayed:
+    options = {"stages": "captured", "backend": "eager"} | options
+    return tcompile.explore(imported(path).f, 2 * torch.ones(4), **options).xray()
 
 
 @pytest.mark.parametrize(
@@ -121,3 +140,45 @@ def test_patch_that_does_not_work_says_so(tmp_path: Path) -> None:
     patch = found.patch(sites=[moving.site])
     assert not patch.is_verified
     assert any(line.startswith("# NOT VERIFIED: tried together, line 4 breaks") for line in patch.promise)
+
+
+def test_fix_that_the_backend_cannot_compile_is_refused_and_what_is_left_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "counted.py"
+    path.write_text(COUNTED)
+    found = x_rayed(path, backend="inductor", target="cpu")
+    whole, chosen = found.patch(), found.patch(sites=[1])
+    assert whole.files == ()
+    assert "# No working fix for 1 site; the cards in run.xray() say why.\n" in whole.promise
+    assert "# 1 site left: counted.py:6.\n" in whole.promise
+    assert found.fixes[0].words.startswith("with it, torch cannot compile while_loop with a number of Python's")
+    assert not chosen.is_verified
+    assert chosen.promise[1].startswith("# NOT VERIFIED: tried together, torch cannot compile while_loop")
+
+
+def test_patch_tells_which_causes_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "counted.py"
+    path.write_text(COUNTED)
+    whole = x_rayed(path).patch()
+    assert "torch.while_loop" in whole
+    assert whole.promise[-2] == "# No site is left.\n"
+    assert whole.promise[-1].startswith("# Changes for 1 cause of recompilation: counted.py:8. ")
+
+
+def test_patch_without_a_working_change_tells_what_is_left(tmp_path: Path) -> None:
+    calls = [(torch.ones(4),), (torch.ones(4, dtype=torch.float64),)]
+    run = tcompile.explore(doubled, calls=calls, stages="captured", backend="eager")
+    told = "# Left, without a change that was tried and works: 1 cause of recompilation: test_patch.py:"
+    assert run.patch().startswith(told)
+    loaded = tcompile.load(run.save(tmp_path / "run.json"))
+    assert isinstance(loaded, Run)
+    assert loaded.patch() == run.patch()
+    assert run.record.xray is not None
+    assert run.record.xray.patch == ""
+
+
+def test_fixes_of_one_line_are_one_edit(tmp_path: Path) -> None:
+    path = tmp_path / "one_line.py"
+    path.write_text("def f(x):\n    m, s = x.mean().item(), x.std().item()\n    return (x - m) / (s + 1)\n")
+    whole = x_rayed(path).patch()
+    assert "+    m, s = x.mean().detach(), x.std().detach()\n" in whole
+    assert whole.promise[-1] == "# No site is left.\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tcompile
-from compiler.record import Cause, Span
+from compiler.record import Cause, CauseFix, Span
 from compiler.record.xray_facts import ProgramCost
 from compiler.xray.fixes import UNTRIED
 from explorer.findings.cause_cards import cause_promises
@@ -152,6 +152,29 @@ def test_a_patch_names_the_causes_that_it_leaves() -> None:
     ):
         found = cause_promises((first, second), removed, ())
         assert [each.startswith(words) for each, words in zip(found, told, strict=True)] == [True] * len(told)
+    tried = replace(first, fix=CauseFix("verified", "", "", "f()"))
+    assert cause_promises((tried,), (), ()) == [
+        "Left, with a change that works alone, on its card in run.xray(): 1 cause of recompilation: m.py:3."
+    ]
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    scale: float
+
+
+def scaled(batch: Batch) -> torch.Tensor:
+    return batch.x.relu() * batch.scale
+
+
+def test_a_change_that_ends_two_causes_of_a_line_leaves_none() -> None:
+    calls = [(Batch(torch.ones(n, 8), float(n)),) for n in (4, 6, 7)]
+    run = tcompile.explore(scaled, calls=calls, stages="captured", backend="eager")
+    assert {cause.kind for cause in run.xray().causes} == {"shape", "number"}
+    told = run.patch().splitlines()
+    assert told[0].startswith("# Changes for 2 causes of recompilation: test_xray.py:")
+    assert told[1:] == ["# Add where you compile or call it: torch.compile(…, dynamic=True)"]
 
 
 def test_costs_are_told_in_the_singular_too() -> None:
