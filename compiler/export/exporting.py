@@ -99,7 +99,7 @@ def _artifact(program: ExportedProgram, found: Exported, book: SourceBook) -> Ar
         title=f"torch.export, {found.mode}", book=book, origins=line_origins(book, ()),
     )  # fmt: skip
     told = with_attrs(made, {name: {"description": words} for name, words in found.inputs.items()})
-    return replace(told, text=told.text + _appendix(found))
+    return replace(told, text=told.text + _appendix(found), attrs=told.attrs | {"mode": found.mode})
 
 
 def _appendix(found: Exported) -> str:

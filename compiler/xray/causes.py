@@ -70,7 +70,7 @@ Explore = Callable[[Options], AbstractContextManager[Observing]]
 Prepare = Callable[[Call, int], tuple[Sequence[Any], Mapping[str, Any]]]
 
 
-def _as_called(call: Call, _: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def _arguments_of_call(call: Call, _: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
     return call.args, call.kwargs
 
 
@@ -141,9 +141,11 @@ class CauseSearch:
     def record_of_patch(self, change: Change) -> Record | None:
         """Explore all calls as they were explored, with a change; None if they fail."""
         options = replace(self.search.record.options, time=False, check=False)
-        return self.record_with(_as_called, options, as_it_is=True, change=change)[0]
+        return self.record_with(_arguments_of_call, options, as_it_is=True, change=change)[0]
 
-    def failure_of_patch(self, change: Change, prepare: Prepare = _as_called, dynamic: bool | None = None) -> str:
+    def failure_of_patch(
+        self, change: Change, prepare: Prepare = _arguments_of_call, dynamic: bool | None = None
+    ) -> str:
         """Why the explored backend can't generate code for the program with a change, if it can without; "" if it can.
 
         No code is built. Other backends than those that generate code are not tried. `prepare` is as for `record_with`.
@@ -155,7 +157,7 @@ class CauseSearch:
 
     @functools.cached_property
     def _own_failures(self) -> Sequence[str]:
-        return self._failures(Change(), _as_called, None)
+        return self._failures(Change(), _arguments_of_call, None)
 
     def _failures(self, change: Change, prepare: Prepare, dynamic: bool | None) -> Sequence[str]:
         """Why the explored backend can't generate code for graphs of the program with a change, or the calls fail."""
@@ -195,7 +197,7 @@ def find_causes(search: Search, explore: Explore) -> CauseSearch:
     collected = _Collection(found)
     collected.add(search.record, range(1, search.record.calls + 1), as_it_is=True)
     if len(calls) > 1 and search.sites:
-        hidden, problem = found.record_with(_as_called)
+        hidden, problem = found.record_with(_arguments_of_call)
         notes += [problem] if problem else []
         if hidden is not None:
             collected.add(hidden, [call.number for call in calls], as_it_is=False)

@@ -114,11 +114,11 @@ class Trials:
             found = {site.id: self._best(site) for site in costly_first}
             fixes = [found[site.id] for site in self.search.sites]
             self.search.hear("trying the fixes together")
-            tried = self._without_failing(self._begin_with_one(fixes, self._combine(fixes)))
+            tried = self._drop_failing_fixes(self._begin_with_one(fixes, self._combine(fixes)))
             tried = replace(tried, fixes=tuple(map(self._mark_untried, tried.fixes)))
         return self._without_more_breaks(self.with_cost(self._with_cost_of_each(tried)))
 
-    def _without_failing(self, tried: Tried) -> Tried:
+    def _drop_failing_fixes(self, tried: Tried) -> Tried:
         """The combination, without fixes with which the user's backend can't compile the program."""
         chosen = [fix for fix in tried.fixes if fix.together]
         why = self.failure_of(tried.change) if chosen else ""
@@ -128,7 +128,7 @@ class Trials:
         failures = {site: each for site, each in alone.items() if each} or dict.fromkeys(alone, why)
         marked = tuple(_mark_failing(fix, failures.get(fix.site, "")) for fix in tried.fixes)
         rest = self._all_or_none([fix for fix in chosen if fix.site not in failures])
-        return self._without_failing(self._combination_of(marked, rest))
+        return self._drop_failing_fixes(self._combination_of(marked, rest))
 
     def _without_more_breaks(self, tried: Tried) -> Tried:
         """The combination, without fixes after which the graph breaks at more lines than before.

@@ -306,7 +306,7 @@ def counts(artifacts: Sequence[Artifact]) -> str:
     if len(artifacts) > 1 and artifacts[0].stage == "exported":
         modes: dict[str, list[str]] = {}
         for each in artifacts:
-            modes.setdefault(counts([each]), []).append(each.id.partition("[")[2].rstrip("]"))
+            modes.setdefault(counts([each]), []).append(str(each.attrs.get("mode", each.title)))
         return "; ".join(f"{' and '.join(names)}: {words}" for words, names in modes.items())
     return ", ".join(_count_words(kind, count) for kind, count in _kinds(artifacts))
 
