@@ -154,7 +154,7 @@ class Artifact:
     (`0/0 submod_1`, if DDPOptimizer split it) or "". `half` is the half of the graph: "forward", "backward",
     "inference", or "" for the whole graph.
     `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none), `path`, `start` (the line
-    to open), an export's `mode`, and for source `calls`: id of a line with inlined calls -> ids of lines that ran in it.
+    to open), an export's `mode`, and for source `calls`: id of a line with inlined calls -> ids of lines in them.
     """
 
     id: str
