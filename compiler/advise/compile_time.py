@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, secon
 from compiler.advise.reading import Reading
 from compiler.record import Entity
 from compiler.record.measure_facts import Phase
+from compiler.record.printed_code import first_block
 
 LEAST_SECONDS = 3.0
 """Compile time below this is not reported."""
@@ -118,7 +118,8 @@ def regions(reading: Reading) -> Iterator[Advice]:
     outside = f"What is outside, {percent(1 - share)} of the operations, runs in eager mode then. " if share < 1 else ""
     change = Change(
         "Compile the blocks in place of the whole, each by its forward: before torch 2.14, block.compile() does "
-        "nothing for modules of torch.nn. Equal blocks share what was compiled for the first. "
+        "nothing for modules of torch.nn. Equal blocks share what was compiled for the first; blocks that differ in a "
+        "number, such as a rate of dropout, have code of their own, up to torch._dynamo.config.recompile_limit. "
         f"{outside}Or keep one graph and mark the block with torch.compiler.nested_compile_region. "
         "Each call pays for guards of every block, and nothing is fused across them.",
         regions=tuple(block for each in lists for block in each.blocks),
@@ -150,11 +151,15 @@ class BlockList:
 
 def lists_of_blocks(calls: Iterable[Entity]) -> list[BlockList]:
     """The lists of modules whose blocks make these calls, in order of their first call."""
-    by_list: dict[str, dict[str, list[str]]] = {}
+    own: dict[str, list[str]] = {}
+    inferred: dict[str, list[str]] = {}  # where torch knows no module, as in nn.TransformerEncoder of torch 2.13
     for entity in calls:
         if block := _block_of(entity):
-            called = by_list.setdefault(block.rpartition(".")[0], {}).setdefault(block, [])
-            called.append(f"{entity.attrs.get('target', '')} {entity.attrs.get('shape', '')}")
+            operation = f"{entity.attrs.get('target', '')} {entity.attrs.get('shape', '')}"
+            (inferred if entity.attrs.get("inherited") else own).setdefault(block, []).append(operation)
+    by_list: dict[str, dict[str, list[str]]] = {}
+    for block, operations in (own or inferred).items():
+        by_list.setdefault(block.rpartition(".")[0], {})[block] = operations
     return [_block_list(path, blocks) for path, blocks in by_list.items()]
 
 
@@ -170,8 +175,5 @@ def _calls(reading: Reading) -> list[Entity]:
 
 
 def _block_of(entity: Entity) -> str:
-    """The block whose code made a call: `h.3` for `h.3.attn.c_proj`, up to the first number in the path."""
-    if entity.attrs.get("inherited"):  # its place was inferred, for pictures
-        return ""
-    found = re.match(r"(?:[^.]*[^.\d][^.]*\.)*\d+(?=\.|$)", str(entity.attrs.get("module", "")))
-    return found[0] if found else ""
+    """The module of a list whose call made a call: `h.3` for `h.3.attn.c_proj`."""
+    return str(entity.attrs.get("block", first_block(str(entity.attrs.get("module", "")))))

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
+from compiler.record.printed_code import first_block
 from compiler.torch_api import fx
 
 Origins = Callable[[Node], tuple[str, ...]]
@@ -191,15 +192,22 @@ def _with_module(entity: Entity, path: str) -> Entity:
     return replace(entity, attrs=attrs | ({"module": path} if path else {}) | {"inherited": True})
 
 
+def _module_attrs(node: Node) -> dict[str, str]:
+    """The module that made a call; `block` is the called module of a list, if it is not the first with a number."""
+    path, kind = fx.module_path(node)
+    if not path:
+        return {}
+    block = fx.called_block(node)
+    return {"module": path, "module_type": kind} | ({"block": block} if block != first_block(path) else {})
+
+
 def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
     value = fx.value_of(node)
     attrs: dict[str, Any] = {"op": node.op, "target": fx.target_name(node), **fx.tensor_attrs(value)}
     if isinstance(value, tuple | list) and node.op != "output":
         attrs["outputs"] = [fx.tensor_attrs(item) for item in value]
     accumulates = bool(node.meta.get("is_gradient_acc"))  # torch gives a sum the module of only one of its terms
-    path, kind = ("", "") if accumulates else fx.module_path(node)
-    if path:
-        attrs |= {"module": path, "module_type": kind}
+    attrs |= {} if accumulates else _module_attrs(node)
     frames = fx.source_frames(node)
     if style := fx.parallel_style_of(node):
         attrs["parallel_style"] = style

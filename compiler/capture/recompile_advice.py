@@ -146,7 +146,7 @@ CAUSES = tuple(_ADVICE)
 def advise_on(failure: GuardFailure, *, of_module: bool) -> tuple[str, tuple[str, ...]]:
     """Advice in words, and the settings with the same effect, () if there are none.
 
-    `of_module` is whether what changed is an attribute of a module.
+    `of_module` is whether what changed is reached through a module.
     """
     text = _particular(failure, of_module) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
@@ -169,6 +169,8 @@ def _particular(failure: GuardFailure, of_module: bool) -> str:
         return _UNNAMED
     if failure.cause == "shape" and {failure.old, failure.new} & {"0", "1"}:
         return _GROWING if of_module else _SMALL
+    if failure.cause == "module attribute" and {failure.old, failure.new} & {"True", "False", "None"}:
+        return _STATE
     if failure.cause in ("flag", "global") and is_part:
         return _STATE if failure.cause == "flag" else _GLOBAL_OBJECT
     if failure.cause == "module attribute" and failure.argument.endswith("['lr']"):

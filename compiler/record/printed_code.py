@@ -66,3 +66,9 @@ def line_key(text: str) -> str:
     text = text.strip()
     temporary = _TEMPORARY.match(text)
     return temporary[0] if temporary else text
+
+
+def first_block(path: str) -> str:
+    """A module's path up to the first number: `h.3` of `h.3.attn.c_proj`; "" without a number."""
+    found = re.match(r"(?:[^.]*[^.\d][^.]*\.)*\d+(?=\.|$)", path)
+    return found[0] if found else ""

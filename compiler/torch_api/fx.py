@@ -180,12 +180,23 @@ def parse_stack(text: str) -> tuple[SourceFrame, ...]:
 
 def module_path(node: Node) -> tuple[str, str]:
     """Path (`transformer.h.0.attn`) and class name of a node's innermost `nn.Module`; ("", "") without one."""
-    stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    stack = _module_stack(node)
     if not stack:
         return "", ""
-    path, kind = list(stack.values())[-1]
+    path, kind = stack[-1]
     name = kind.rsplit(".", 1)[-1] if isinstance(kind, str) else kind.__name__
     return dotted_path(path), name
+
+
+def called_block(node: Node) -> str:
+    """Path of the outermost module that was called and is in a list: `h.0`, or `h.0.1` in a list of lists; or ""."""
+    paths = (dotted_path(path) for path, _ in _module_stack(node))
+    return next((path for path in paths if path.rpartition(".")[2].isdigit()), "")
+
+
+def _module_stack(node: Node) -> list[tuple[str, Any]]:
+    """Path and class of the modules whose calls contain a node, outermost first."""
+    return list((node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}).values())
 
 
 def has_fakes(values: Iterable[Any]) -> bool:

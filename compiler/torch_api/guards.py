@@ -56,7 +56,7 @@ RELATIONAL = ("NO_TENSOR_ALIASING", "OBJECT_ALIASING", "STORAGE_OVERLAPPING")
 class FailedGuard:
     """One failing guard. `value` is the current value. `owner` is the function whose closure has `source`, or None.
 
-    `of_module` is whether `source` is an attribute of an nn.Module.
+    `of_module` is whether `source` is reached through an nn.Module.
     """
 
     kind: str
@@ -131,11 +131,11 @@ def length_check(source: str, length: int) -> str:
 
 
 def _find_failing(
-    manager: Any, scope: dict[str, Any], lengths: Mapping[str, int], holder: Any = None
+    manager: Any, scope: dict[str, Any], lengths: Mapping[str, int], *, of_module: bool = False
 ) -> Iterator[FailedGuard]:
     """Failing guards, depth first. Children are skipped if the value is absent or has another type.
 
-    `holder` is the object that holds the manager's value: as an attribute, an item, or in its `__dict__`.
+    `of_module` is whether the manager's value is reached through an nn.Module.
     """
     source, value = source_of(manager), _value(manager, scope)
     guards = [guard for guard in manager.get_leaf_guards() if type(guard).__name__ not in RELATIONAL]
@@ -143,14 +143,14 @@ def _find_failing(
         if guards:
             yield FailedGuard("ABSENT", source, tuple(guards[0].verbose_code_parts()), None)
         return
-    of_module = isinstance(holder, torch.nn.Module)
     failing = [replace(guard, of_module=of_module) for guard in _find_failing_here(guards, source, value, scope)]
     if isinstance(value, dict) and len(value) != lengths.get(source, len(value)):
         failing.append(FailedGuard("DICT_LENGTH", source, (length_check(source, lengths[source]),), value))
     yield from failing
     if not any(guard.kind in ("TYPE_MATCH", "ID_MATCH", "NONE_MATCH", "CLASS_MATCH") for guard in failing):
         for child in children(manager):
-            yield from _find_failing(child, scope, lengths, holder if source.endswith(".__dict__") else value)
+            inside = of_module or isinstance(value, torch.nn.Module)
+            yield from _find_failing(child, scope, lengths, of_module=inside)
 
 
 def children(manager: Any) -> Iterator[Any]:

@@ -51,6 +51,20 @@ class TwoLists(nn.Module):
         return x.softmax(-1)
 
 
+class ListsInAList(nn.Module):
+    """Six pairs of layers; the pairs themselves are never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pairs = [nn.ModuleList([nn.Linear(16, 16), nn.LayerNorm(16)]) for _ in range(6)]
+        self.pairs = nn.ModuleList(pairs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for first, second in self.pairs:
+            x = second(first(x))
+        return x
+
+
 def printing(x: Tensor) -> Tensor:
     y = x.sin()
     print("between")  # noqa: T201

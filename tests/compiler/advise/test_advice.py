@@ -23,6 +23,7 @@ from explorer.findings.diagnosis import diagnose
 from tests.compiler.advise.advice_cases import (
     Blocks,
     Cast,
+    ListsInAList,
     TwoLists,
     norms,
     printing,
@@ -452,6 +453,12 @@ def test_all_lists_of_blocks_are_compiled_as_told() -> None:
     )
     torch.testing.assert_close(model(x), expected)
     assert len(graphs) == 3  # the first of the encoder, its others, the decoder's
+
+
+def test_lists_that_are_not_called_are_no_blocks() -> None:
+    record = recorded(ListsInAList(), torch.randn(4, 16), target="h100", stages=("captured",))
+    slow = record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
+    assert "regions" not in found(slow)
 
 
 # CPU

@@ -211,6 +211,12 @@ CASES = (
         each(A, A), "the int 2", "the int 3", options={"dynamic": True}, settings=True, word="ints of modules",
     ),
     Again(
+        "module attribute", "m.own['end']",
+        "class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.own = {'end': 2}\n"
+        "    def forward(m, x):\n        m.own['end'] += 1\n        return x * m.own['end']\nf = M()\n",
+        each(A, A), "the int 2", "the int 3", options={"dynamic": True}, settings=True, word="ints of modules",
+    ),
+    Again(
         "module attribute", "self.end",
         "class Cut:\n    def __init__(self):\n        self.end = 2\n"
         "    def cut(self, x):\n        self.end += 1\n        return x[:, :self.end] * 2\nf = Cut().cut\n",
