@@ -265,7 +265,7 @@ def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple
 
 
 def _allow_own_spread(checks: Sequence[Check], own: Sequence[Check]) -> tuple[Check, ...]:
-    """Take a difference for rounding if the original's own two runs (`own`) differ by a third of it or more.
+    """Accept a difference of at most `AS_NEAR` times that between two runs of the original (`own`) as rounding.
 
     Atomic additions come in any order, and a sum of millions of terms, one by one, differs from run to run.
     """

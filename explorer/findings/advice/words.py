@@ -38,13 +38,13 @@ def snippet(change: Change) -> list[str]:
     given = [f"{name}={value!r}" for name, value in change.options.items()]
     if change.regions:
         compiled = ", ".join(["block.forward", *given])
-        return [f"for block in {_lists_of(change.regions)}:", f"    block.forward = torch.compile({compiled})"]
+        return [f"for block in {_code_of_lists(change.regions)}:", f"    block.forward = torch.compile({compiled})"]
     whole = [f"torch.compile({', '.join(['model', *given])})"] if given else []
     return [*change.settings, *whole]
 
 
-def _lists_of(blocks: Sequence[str]) -> str:
-    """Code for all blocks: `model.layers`, `(*model.encoder.layers, *model.decoder.layers)`."""
+def _code_of_lists(blocks: Sequence[str]) -> str:
+    """Code that yields all blocks: `model.layers`, `(*model.encoder.layers, *model.decoder.layers)`."""
     paths = dict.fromkeys(block.rpartition(".")[0] for block in blocks)
     lists = [f"model.{path}" if path else "model" for path in paths]
     return lists[0] if len(lists) == 1 else f"({', '.join(f'*{each}' for each in lists)})"

@@ -37,7 +37,7 @@ class Blocks(nn.Module):
 
 
 class TwoLists(nn.Module):
-    """Five blocks of an encoder, of which the first differs, and four of a decoder."""
+    """An encoder of five blocks, whose first block differs, and a decoder of four equal blocks."""
 
     def __init__(self) -> None:
         super().__init__()

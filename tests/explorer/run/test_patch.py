@@ -64,7 +64,7 @@ def imported(path: Path) -> ModuleType:
     return module
 
 
-def doubled(x: torch.Tensor) -> torch.Tensor:
+def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
@@ -166,7 +166,7 @@ def test_patch_tells_which_causes_it_ends(tmp_path: Path) -> None:
 
 def test_patch_without_a_working_change_tells_what_is_left(tmp_path: Path) -> None:
     calls = [(torch.ones(4),), (torch.ones(4, dtype=torch.float64),)]
-    run = tcompile.explore(doubled, calls=calls, stages="captured", backend="eager")
+    run = tcompile.explore(double, calls=calls, stages="captured", backend="eager")
     told = "# Left, without a change that was tried and works: 1 cause of recompilation: test_patch.py:"
     assert run.patch().startswith(told)
     loaded = tcompile.load(run.save(tmp_path / "run.json"))

@@ -164,13 +164,13 @@ class Batch:
     scale: float
 
 
-def scaled(batch: Batch) -> torch.Tensor:
+def scale_batch(batch: Batch) -> torch.Tensor:
     return batch.x.relu() * batch.scale
 
 
 def test_a_change_that_ends_two_causes_of_a_line_leaves_none() -> None:
     calls = [(Batch(torch.ones(n, 8), float(n)),) for n in (4, 6, 7)]
-    run = tcompile.explore(scaled, calls=calls, stages="captured", backend="eager")
+    run = tcompile.explore(scale_batch, calls=calls, stages="captured", backend="eager")
     assert {cause.kind for cause in run.xray().causes} == {"shape", "number"}
     told = run.patch().splitlines()
     assert told[0].startswith("# Changes for 2 causes of recompilation: test_xray.py:")
